@@ -4,13 +4,13 @@
 
 use std::io::Write;
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::send::{PATIENCE, booked, command, file, json, pattern, spawn};
 use serde_json::Value;
 use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
+use zerowire_testkit::net::set_option;
 
 /// A socket of the peer's.
 fn receiver(lab: &Lab, ipv6: bool) -> UdpSocket {
@@ -20,7 +20,7 @@ fn receiver(lab: &Lab, ipv6: bool) -> UdpSocket {
     lab.at_peer(|| {
         let socket = UdpSocket::bind("[fd77::2]:0").unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        lab::force_buffer(socket.as_raw_fd(), libc::SO_RCVBUFFORCE, 64 << 20);
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
         socket
     })
 }

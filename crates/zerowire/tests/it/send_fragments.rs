@@ -3,14 +3,13 @@
 //! queues.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::BLOCK;
 use zerowire::send::{Because, Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
-use zerowire_testkit::net::run;
+use zerowire_testkit::net::{run, set_option};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LEN: usize = 1000;
@@ -34,13 +33,8 @@ fn lease(area: &Area, seed: u32, len: usize) -> Payload {
 fn socket(to: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(to).unwrap();
-    let on = 1i32;
-    // SAFETY: the value is valid for reads for the call.
-    let r = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR, (&raw const on).cast(), 4)
-    };
-    assert_eq!(r, 0);
-    lab::force_buffer(socket.as_raw_fd(), libc::SO_SNDBUFFORCE, 4 << 20);
+    set_option(&socket, libc::SOL_IP, libc::IP_RECVERR, 1);
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 4 << 20);
     socket
 }
 

@@ -11,11 +11,17 @@
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::{netns, run};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::packet_socket::{PACKET_IGNORE_OUTGOING, packet_socket};
+use super::{in_netns, netns, run, set_option};
 use crate::PATIENCE;
+use crate::frames::{EXPERIMENT, fill};
 
 /// The end of the veth pair on the side of the test.
 pub const HERE: &str = "zw0";
@@ -31,8 +37,6 @@ pub const HERE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x77, 1];
 pub const THERE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x77, 2];
 /// An address of nobody: the peer's stack drops frames for it, the capture sees them.
 pub const NOBODY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x77, 9];
-/// EtherType of test frames (IEEE 802, local experiments).
-pub const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 /// EtherType of frames of the lab's own (the second of the local experiments); a capture leaves
 /// them out.
 const LAB_FRAME: [u8; 2] = [0x88, 0xb6];
@@ -45,28 +49,22 @@ pub struct Lab {
 ///
 /// Fails, and says what to do, where there are no namespaces: such a test never passes without one.
 pub fn in_lab<T: Send + 'static>(test: impl FnOnce(&Lab) -> T + Send + 'static) -> T {
-    let name = std::thread::current().name().unwrap_or("test").to_owned();
-    let thread = std::thread::Builder::new()
-        .name(name)
-        .spawn(move || {
-            let peer = std::thread::spawn(|| {
-                leave();
-                File::open("/proc/thread-self/ns/net").expect("the peer's namespace")
-            });
-            let peer = peer.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
-            leave();
-            let lab = Lab { peer };
-            run("ip", &["link", "set", "lo", "up"]);
-            lab.at_peer(|| run("ip", &["link", "set", "lo", "up"]));
-            test(&lab)
-        })
-        .expect("a thread for the test");
-    thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
+    in_netns(move || {
+        keep_still();
+        let peer = std::thread::spawn(|| {
+            netns::enter();
+            keep_still();
+            File::open("/proc/thread-self/ns/net").expect("the peer's namespace")
+        });
+        let lab = Lab { peer: peer.join().unwrap_or_else(|e| std::panic::resume_unwind(e)) };
+        run("ip", &["link", "set", "lo", "up"]);
+        lab.at_peer(|| run("ip", &["link", "set", "lo", "up"]));
+        test(&lab)
+    })
 }
 
-/// Moves this thread into a new network namespace where nothing sends frames by itself.
-fn leave() {
-    netns::enter();
+/// Has interfaces that come up in this thread's namespace ask for no addresses.
+fn keep_still() {
     for (setting, value) in [("accept_dad", "0"), ("router_solicitations", "0")] {
         netns::set_ipv6(setting, value);
     }
@@ -108,8 +106,7 @@ impl Lab {
     /// Makes the veth pair [`HERE`], [`THERE`]: both ends up, with addresses that each other knows
     /// (no ARP is sent).
     pub fn veth(&self) {
-        let mac = |m: [u8; 6]| m.map(|b| format!("{b:02x}")).join(":");
-        let (here_mac, there_mac) = (mac(HERE_MAC), mac(THERE_MAC));
+        let (here_mac, there_mac) = (mac_text(HERE_MAC), mac_text(THERE_MAC));
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), self.peer.as_raw_fd());
         let new = ["link", "add", HERE, "address", &here_mac, "type", "veth", "peer", "name", THERE];
         run("ip", &[&new[..], &["address", &there_mac, "netns", &namespace]].concat());
@@ -141,12 +138,11 @@ impl Lab {
 
     /// Adds IPv6 addresses to the pair: fd77::1 here and fd77::2 at the peer.
     pub fn ipv6(&self) {
-        let mac = |m: [u8; 6]| m.map(|b| format!("{b:02x}")).join(":");
         let set = |name: &str, ip: &str, other: &str, other_mac: [u8; 6]| {
             let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
             std::fs::write(&path, "0").unwrap_or_else(|e| panic!("{path}: {e}"));
             run("ip", &["-6", "addr", "add", &format!("{ip}/64"), "dev", name, "nodad"]);
-            let neighbour = ["-6", "neigh", "replace", other, "lladdr", &mac(other_mac), "dev", name];
+            let neighbour = ["-6", "neigh", "replace", other, "lladdr", &mac_text(other_mac), "dev", name];
             run("ip", &[&neighbour[..], &["nud", "permanent"]].concat());
         };
         set(HERE, "fd77::1", "fd77::2", THERE_MAC);
@@ -249,7 +245,7 @@ impl Lab {
         self.at_peer(|| {
             let socket = UdpSocket::bind((THERE_IP, 0)).expect("a UDP socket of the peer");
             socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            force_buffer(socket.as_raw_fd(), libc::SO_RCVBUFFORCE, 64 << 20);
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
             let address = socket.local_addr().expect("an address");
             (socket, address)
         })
@@ -263,6 +259,10 @@ impl Lab {
             (socket, address)
         })
     }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Has each processor handle a packet. The processor that made a packet frees it after it was read,
@@ -306,14 +306,13 @@ fn wait_until_it_arrives(from: &UdpSocket, to: &UdpSocket) {
 
 /// Sends one frame of the lab's own through an interface of this thread's namespace.
 fn lab_frame(name: &str, len: usize) {
-    let socket = packet_socket(name, 0);
+    let socket = packet_socket(name, 0, &[]);
     let mut frame = vec![0u8; len];
     frame[..6].copy_from_slice(&NOBODY_MAC);
     frame[6..12].copy_from_slice(&HERE_MAC);
     frame[12..14].copy_from_slice(&LAB_FRAME);
-    // SAFETY: the kernel reads `frame` until the call returns.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), len, 0) };
-    assert_eq!(sent, len as isize, "a frame through {name}: {}", io::Error::last_os_error());
+    let sent = rustix::net::send(&socket, &frame, SendFlags::empty());
+    assert_eq!(sent, Ok(len), "a frame through {name}");
 }
 
 /// Switches an offload of an interface of this thread's namespace (`SIOCETHTOOL`, struct
@@ -334,43 +333,6 @@ pub fn set_offload(name: &str, offload: Offload, on: bool) {
     assert_eq!(done, 0, "{offload:?} of {name}: {}", io::Error::last_os_error());
 }
 
-/// Index of an interface of this thread's namespace.
-pub fn index(name: &str) -> i32 {
-    let text = std::ffi::CString::new(name).expect("a name");
-    // SAFETY: a string that ends with zero.
-    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
-    assert_ne!(index, 0, "interface {name}: {}", io::Error::last_os_error());
-    index as i32
-}
-
-/// A packet socket bound to one interface of this thread's namespace; `protocol` in network order,
-/// 0 to receive nothing.
-fn packet_socket(name: &str, protocol: u16) -> OwnedFd {
-    // SAFETY: takes no pointers.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    assert!(fd >= 0, "a packet socket: {}; run the tests as root", io::Error::last_os_error());
-    // SAFETY: a new descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    force_buffer(fd, libc::SO_RCVBUFFORCE, 256 << 20);
-    // SAFETY: integers only; zeroes are valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol;
-    address.sll_ifindex = index(name);
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: an address of that length.
-    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
-    assert_eq!(bound, 0, "{name}: {}", io::Error::last_os_error());
-    socket
-}
-
-/// Sets a buffer's length beyond what the user may (SO_RCVBUFFORCE, SO_SNDBUFFORCE).
-pub fn force_buffer(fd: i32, option: i32, bytes: i32) {
-    // SAFETY: the kernel reads an int.
-    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
-    assert_eq!(set, 0, "a large buffer: {}", io::Error::last_os_error());
-}
-
 /// Frames that the peer's end of the pair receives.
 pub struct Capture {
     socket: OwnedFd,
@@ -379,12 +341,11 @@ pub struct Capture {
 impl Capture {
     /// Captures what an interface of this thread's namespace receives.
     fn open(name: &str) -> Self {
-        let socket = packet_socket(name, (libc::ETH_P_ALL as u16).to_be());
-        let on = 1i32;
-        // `PACKET_IGNORE_OUTGOING` (include/uapi/linux/if_packet.h): not what it sends.
-        // SAFETY: the kernel reads an int.
-        let set = unsafe { libc::setsockopt(socket.as_raw_fd(), 263, 23, (&raw const on).cast(), 4) };
-        assert_eq!(set, 0, "a capture of {name}: {}", io::Error::last_os_error());
+        let options = [
+            (libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1),
+            (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 256 << 20),
+        ];
+        let socket = packet_socket(name, libc::ETH_P_ALL as u16, &options);
         Self { socket }
     }
 
@@ -403,32 +364,19 @@ impl Capture {
     fn any(&self, timeout: Duration) -> Option<Vec<u8>> {
         let end = Instant::now() + timeout;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one record.
-            let ready = unsafe { libc::poll(&raw mut poll, 1, left.as_millis().min(1 << 30) as i32) };
-            if ready <= 0 {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+            if !matches!(poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()), Ok(1..)) {
                 return None;
             }
             let mut frame = vec![0u8; 1 << 17];
-            // SAFETY: the kernel fills at most the vector's length.
-            let n = unsafe {
-                libc::recv(
-                    self.socket.as_raw_fd(),
-                    frame.as_mut_ptr().cast(),
-                    frame.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            if n >= 0 {
-                frame.truncate(n as usize);
-                return Some(frame);
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
+            match rustix::io::read(&self.socket, &mut frame) {
+                Ok(n) => {
+                    frame.truncate(n);
+                    return Some(frame);
+                }
                 // The interface went down or away; frames that came before are still there.
-                Some(libc::ENETDOWN | libc::EAGAIN | libc::EINTR) => {}
-                _ => panic!("the capture: {error}"),
+                Err(Errno::NETDOWN | Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => panic!("the capture: {error}"),
             }
         }
     }
@@ -447,19 +395,13 @@ impl Capture {
 /// A test frame of `len` bytes (at least 14) for nobody: its content follows from `seed` and `len`.
 pub fn frame(seed: u32, len: usize) -> Vec<u8> {
     let mut frame = [&NOBODY_MAC[..], &HERE_MAC, &EXPERIMENT].concat();
-    frame.extend(pattern(seed, len - frame.len()));
+    fill(&mut frame, seed, len);
     frame
 }
 
 /// `len` bytes that follow from `seed`.
 pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            state as u8
-        })
-        .collect()
+    let mut bytes = Vec::with_capacity(len);
+    fill(&mut bytes, seed, len);
+    bytes
 }

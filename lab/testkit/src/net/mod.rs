@@ -3,6 +3,7 @@
 mod command;
 pub mod lab;
 mod netns;
+mod packet_socket;
 mod pairs;
 mod peer;
 pub mod tap;
@@ -10,5 +11,6 @@ pub mod veth;
 
 pub use command::{ip, run};
 pub use netns::{in_netns, interface};
+pub use packet_socket::set_option;
 pub use pairs::{tcp_pair, udp_pair};
 pub use peer::{PEER_HEADER, Peer, PeerFrame};

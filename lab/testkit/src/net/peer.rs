@@ -1,15 +1,12 @@
 //! The host's side of a tap: a packet socket that sees what comes out of it and sends into it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Options of packet(7), linux/if_packet.h.
-const PACKET_VNET_HDR: libc::c_int = 15;
-const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-const ETH_P_ALL: u16 = 3;
+use super::packet_socket::{PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR, packet_socket};
 
 /// Bytes of the virtio-net header of a packet socket: the old one, without num_buffers
 /// (include/uapi/linux/if_packet.h).
@@ -52,31 +49,13 @@ pub struct Peer {
 impl Peer {
     /// Binds to interface `name` of this thread's namespace, which must exist.
     pub fn new(name: &str) -> Self {
-        let index = super::interface(name).unwrap_or_else(|| panic!("interface {name} is not there"));
-        // SAFETY: takes no pointers.
-        let fd = unsafe {
-            libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-        };
-        assert!(fd >= 0, "packet socket: {}; run the tests with CAP_NET_RAW", io::Error::last_os_error());
-        // SAFETY: the descriptor was made above and belongs to nobody else.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        set(&socket, libc::SOL_PACKET, PACKET_VNET_HDR, 1);
-        set(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1);
-        set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
-        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 64 << 20);
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: ETH_P_ALL.to_be(),
-            sll_ifindex: index,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        let len = std::mem::size_of_val(&address) as libc::socklen_t;
-        // SAFETY: `address` is a sockaddr_ll of that length.
-        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-        assert_eq!(bound, 0, "binding to {name}: {}", io::Error::last_os_error());
+        let options = [
+            (libc::SOL_PACKET, PACKET_VNET_HDR, 1),
+            (libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1),
+            (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20),
+            (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 64 << 20),
+        ];
+        let socket = packet_socket(name, libc::ETH_P_ALL as u16, &options);
         Self { socket, buffer: vec![0; 70_000] }
     }
 
@@ -111,8 +90,8 @@ impl Peer {
                 Err(e) => panic!("reading the packet socket: {e}"),
             }
             let left = patience.checked_sub(start.elapsed())?;
-            let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit));
+            let limit = Timespec::try_from(left).ok();
+            let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], limit.as_ref());
         }
     }
 
@@ -131,16 +110,4 @@ impl Peer {
 /// groups.
 fn is_igmp(frame: &[u8]) -> bool {
     matches!(frame, [1, 0, 0x5e, ..]) && frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&2)
-}
-
-fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
-    let len = std::mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the value is an int of this function.
-    let r = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
-    assert_eq!(
-        r,
-        0,
-        "socket option {level}/{option}: {}; run the tests with CAP_NET_ADMIN",
-        io::Error::last_os_error()
-    );
 }
