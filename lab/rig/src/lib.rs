@@ -112,11 +112,6 @@ impl Backend {
         Self { server, dir }
     }
 
-    /// Where a VM's front end connects.
-    pub fn path(&self, vm: &str) -> std::path::PathBuf {
-        self.dir.path().join(vm)
-    }
-
     /// Connects as a front end.
     pub fn connect(&self, vm: &str) -> VhostUser {
         self.connect_without(vm, 0)

@@ -13,7 +13,7 @@ use zerowire_guest::{Transport, features as f, protocol as p};
 const MAC: &str = "52:54:00:77:00:05";
 
 fn connect(backend: &Backend, vm: &str) -> (Frontend, u64) {
-    let mut vu = Frontend::connect(backend.path(vm), 4).expect("a connection");
+    let mut vu = Frontend::connect(backend.socket(vm), 4).expect("a connection");
     vu.set_owner().expect("SET_OWNER");
     let features = vu.get_features().expect("features");
     let offered = vu.get_protocol_features().expect("protocol features");

@@ -78,7 +78,7 @@ fn backend() -> (Backend, Peer) {
 
 /// The connection of a guest that has exchanged a frame each way.
 fn started(net: &mut Net, backend: &Backend, peer: &mut Peer, with_region: bool) -> Frontend {
-    let mut vu = net.device.connect(&backend.path("zwch"));
+    let mut vu = net.device.connect(&backend.socket("zwch"));
     net.device.set_up(&mut vu, with_region, Some(&[0, 0]));
     net.ping(peer);
     vu
@@ -96,7 +96,7 @@ fn a_front_end_that_reconnects_goes_on_behind_what_was_used() {
             // The guest sends while no back end is there.
             let waits = net.post();
             let (second, mut peer) = backend();
-            let mut vu = net.device.connect(&second.path("zwch"));
+            let mut vu = net.device.connect(&second.socket("zwch"));
             net.device.set_up(&mut vu, with_region, None);
             assert_eq!(peer.expect().bytes, waits);
             for _ in 1..POSTED {
@@ -124,7 +124,7 @@ fn a_snapshot_stops_the_rings_and_both_sides_of_it_go_on() {
         // Restored elsewhere, with a region of that back end.
         net.device.inflight = None;
         let (second, mut peer) = backend();
-        let mut vu = net.device.connect(&second.path("zwch"));
+        let mut vu = net.device.connect(&second.socket("zwch"));
         assert!(net.device.load(&mut vu, &state));
         net.device.set_up(&mut vu, true, Some(&bases));
         net.ping(&mut peer);
@@ -144,7 +144,7 @@ fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
         drop(vu);
         net.device.inflight = None;
         let (second, mut peer) = backend();
-        let mut vu = net.device.connect(&second.path("zwch"));
+        let mut vu = net.device.connect(&second.socket("zwch"));
         net.device.set_up(&mut vu, true, None);
         for _ in 1..POSTED {
             net.ping(&mut peer);
@@ -168,7 +168,7 @@ fn a_guest_that_migrates_goes_on_at_the_other_back_end() {
             drop(vu);
             net.device.inflight = None;
             let (second, mut peer) = backend();
-            let mut vu = net.device.connect(&second.path("zwch"));
+            let mut vu = net.device.connect(&second.socket("zwch"));
             if let Some((_, state)) = &saved {
                 assert!(net.device.load(&mut vu, state));
             }
@@ -183,7 +183,7 @@ fn a_state_of_another_device_is_refused_with_the_reason() {
     in_netns(|| {
         let mut net = Net::new();
         let (first, mut peer) = backend();
-        let mut vu = net.device.connect(&first.path("zwch"));
+        let mut vu = net.device.connect(&first.socket("zwch"));
         assert!(!net.device.load(&mut vu, b"something"));
         let text = first.stats("zwch").last_error.unwrap_or_default();
         assert!(text.contains("CHECK_DEVICE_STATE: the front end has a state to load"), "{text}");
@@ -199,7 +199,7 @@ fn the_end_of_a_state_is_waited_for_and_not_for_ever() {
     in_netns(|| {
         let mut net = Net::new();
         let (backend, _peer) = backend();
-        let mut vu = net.device.connect(&backend.path("zwch"));
+        let mut vu = net.device.connect(&backend.socket("zwch"));
         let held = net.device.start_load(&mut vu, b"");
         let child = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));

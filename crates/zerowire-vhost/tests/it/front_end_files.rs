@@ -69,7 +69,7 @@ fn a_full_call_eventfd_holds_up_no_front_end_that_comes_next() {
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwfull")]);
         let mut peer = Peer::new("zwfull");
-        let (device, vu, _slices) = held_up(&backend.path("zwfull"), PLAIN);
+        let (device, vu, _slices) = held_up(&backend.socket("zwfull"), PLAIN);
         // The process of the front end is gone, and with it its descriptors; those of the test
         // stay, which is worse.
         drop(vu);
@@ -84,7 +84,7 @@ fn a_full_call_eventfd_holds_up_no_end() {
     own_process!();
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwend")]);
-        let (_device, _vu, _slices) = held_up(&backend.path("zwend"), PLAIN);
+        let (_device, _vu, _slices) = held_up(&backend.socket("zwend"), PLAIN);
         drop(backend);
         // Threads that have not ended keep it.
         wait_until("the tap is gone", || zerowire_testkit::net::interface("zwend").is_none());
@@ -157,7 +157,7 @@ fn only_files_of_shared_memory_are_mapped() {
         let fuse = FuseFile::new(dir.path());
         let on_fuse = fuse.file.try_clone().expect("a descriptor");
         for (what, file) in no_memory().into_iter().chain([("on FUSE", on_fuse)]) {
-            let vu = device.connect(&backend.path("zwfile"));
+            let vu = device.connect(&backend.socket("zwfile"));
             vu.set_mem_table(&[region(&file)]).expect_err(what);
             refused(what);
             let log =
@@ -165,7 +165,7 @@ fn only_files_of_shared_memory_are_mapped() {
             vu.set_log_base(0, Some(log)).expect_err(what);
             refused(what);
             drop(vu);
-            let mut vu = device.connect(&backend.path("zwfile"));
+            let mut vu = device.connect(&backend.socket("zwfile"));
             device.set_up(&mut vu, true, Some(&[0, 0]));
             let (info, _) = device.inflight.take().expect("a region");
             for i in 0..2 {
@@ -179,7 +179,7 @@ fn only_files_of_shared_memory_are_mapped() {
         let shm = tempfile::tempfile_in("/dev/shm").expect("a file on tmpfs");
         for file in [shm, File::from(huge.expect("a memfd"))] {
             file.set_len(LEN).expect("its length");
-            let vu = device.connect(&backend.path("zwfile"));
+            let vu = device.connect(&backend.socket("zwfile"));
             vu.set_mem_table(&[region(&file)]).expect("memory");
         }
     });
@@ -194,7 +194,7 @@ fn a_device_state_comes_from_no_file_on_a_disk() {
         let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
         let mut device = Device::new(memory, queues, PLAIN);
         for (what, file) in no_memory() {
-            let mut vu = device.connect(&backend.path("zwdisk"));
+            let mut vu = device.connect(&backend.socket("zwdisk"));
             device.set_up(&mut vu, false, None);
             let (load, stopped) = (VhostTransferStateDirection::LOAD, VhostTransferStatePhase::STOPPED);
             vu.set_device_state_fd(load, stopped, file.into()).expect_err(what);
@@ -223,7 +223,7 @@ fn a_file_that_cant_be_closed_holds_up_the_next_front_end_alone() {
         let fuse = FuseFile::new(dir.path());
         let backend = Backend::start(&[Vm::new("zwbad"), Vm::new("zwgood")]);
         let mut peers = ["zwbad", "zwgood"].map(Peer::new);
-        unclosed(&backend.path("zwbad"), &fuse);
+        unclosed(&backend.socket("zwbad"), &fuse);
         wait_until("the next front end waits", || {
             backend.stats("zwbad").last_error.is_some_and(|e| e.contains("can't be closed"))
         });
@@ -241,7 +241,7 @@ fn a_file_that_cant_be_closed_holds_up_no_end_of_its_vm() {
         let dir = tempfile::tempdir().expect("a directory");
         let fuse = FuseFile::new(dir.path());
         let backend = Backend::start(&[Vm::new("zwend")]);
-        unclosed(&backend.path("zwend"), &fuse);
+        unclosed(&backend.socket("zwend"), &fuse);
         drop(backend);
         // Threads that have not ended keep it.
         wait_until("the tap is gone", || zerowire_testkit::net::interface("zwend").is_none());
@@ -257,7 +257,7 @@ fn more_files_than_a_message_may_carry_hold_up_their_own_vm_alone() {
         let fuse = FuseFile::new(dir.path());
         let backend = Backend::start(&[Vm::new("zwbad"), Vm::new("zwgood")]);
         let mut peer = Peer::new("zwgood");
-        let mut front_end = MessageSocket::connect(backend.path("zwbad")).expect("it listens");
+        let mut front_end = MessageSocket::connect(backend.socket("zwbad")).expect("it listens");
         fuse.hold(true);
         let files = [fuse.file.as_fd(); MAX_FDS + 1];
         front_end.send_request(Request::SetMemTable, false, &[0; 8], &files).expect("sent");
@@ -291,7 +291,7 @@ fn only_eventfds_are_notified_or_waited_for() {
             |vu, fd| vu.set_vring_err(0, fd).is_err(),
         ];
         for send in sends {
-            let vu = device.connect(&backend.path("zwevent"));
+            let vu = device.connect(&backend.socket("zwevent"));
             assert!(send(&vu, &other()));
             wait_until("the reason", || {
                 backend.stats("zwevent").last_error.is_some_and(|e| e.contains("is not an eventfd"))

@@ -260,7 +260,7 @@ fn a_back_end_that_follows_a_dead_one_goes_on_in_order() {
             let mut peer = Peer::new("zwnext");
             // All lie there when the ring starts: one batch.
             let posted = guest.post(20);
-            let vu = guest.connect(&first.path("zwnext"), with_region);
+            let vu = guest.connect(&first.socket("zwnext"), with_region);
             posted.iter().for_each(|frame| assert_eq!(&peer.expect().bytes, frame));
             guest.device.queues[TX].wait_used(20);
             assert_eq!((guest.used(0), guest.used(1)), ((19, 0), (0, 0)), "one element, nothing behind it");
@@ -269,7 +269,7 @@ fn a_back_end_that_follows_a_dead_one_goes_on_in_order() {
             let posted = guest.post(30);
             let second = Backend::start(&[Vm::new("zwnext")]);
             let mut peer = Peer::new("zwnext");
-            let _vu = guest.connect(&second.path("zwnext"), with_region);
+            let _vu = guest.connect(&second.socket("zwnext"), with_region);
             posted.iter().for_each(|frame| assert_eq!(&peer.expect().bytes, frame));
             guest.device.queues[TX].wait_used(50);
             assert_eq!((guest.used(20), guest.used(21)), ((49, 0), (0, 0)));
