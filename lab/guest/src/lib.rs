@@ -118,7 +118,7 @@ pub use queue::DriverQueue;
 pub use transport::pci;
 pub use transport::{
     DirtyLog, Doorbell, DualAddr, EventDoorbell, InflightArea, Interrupt, LOG_PAGE, QueueHandle, QueueSetup,
-    STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK, STATUS_FAILED, STATUS_FEATURES_OK,
-    STATUS_NEEDS_RESET, Transport, VhostUser, VhostUserOptions,
+    STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK, STATUS_FEATURES_OK, STATUS_NEEDS_RESET, Transport,
+    VhostUser, VhostUserOptions,
 };
 pub use zerowire_vhost_user::{features, protocol};

@@ -52,11 +52,11 @@ impl Watch {
         let mut watch = Self { ranges: Vec::new(), unchanged: BTreeSet::new() };
         for &(addr, len) in buffers {
             view(memory, addr, len).fill(UNTOUCHED);
-            watch.ranges.push((addr, bytes(memory, addr, len)));
+            watch.ranges.push((addr, view(memory, addr, len).to_vec()));
         }
         for ring in rings {
             let (at, len) = (ring.used.guest.0, 6 + 8 * u64::from(ring.size));
-            watch.ranges.push((at, bytes(memory, at, len)));
+            watch.ranges.push((at, view(memory, at, len).to_vec()));
             watch.unchanged.extend(pages(at, len));
         }
         watch
@@ -67,7 +67,7 @@ impl Watch {
     pub fn check(&self, memory: &GuestMemory, noted: &BTreeSet<u64>, what: &str) -> usize {
         let mut changed = BTreeSet::new();
         for (addr, before) in &self.ranges {
-            let now = bytes(memory, *addr, before.len() as u64);
+            let now = view(memory, *addr, before.len() as u64).to_vec();
             let differ = before.iter().zip(&now).enumerate().filter(|(_, (a, b))| a != b);
             changed.extend(differ.map(|(i, _)| (addr + i as u64) / LOG_PAGE));
         }
@@ -111,10 +111,4 @@ impl Migration {
 
 fn view(memory: &GuestMemory, addr: u64, len: u64) -> zerowire_guest::GuestSlice {
     memory.at(GuestAddr(addr), len as usize).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn bytes(memory: &GuestMemory, addr: u64, len: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    view(memory, addr, len).append_to(0, len as usize, &mut bytes);
-    bytes
 }

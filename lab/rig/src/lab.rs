@@ -49,9 +49,7 @@ impl Lab {
 
     /// Reads guest memory.
     pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.ram.at(GuestAddr(addr), len).unwrap_or_else(|e| panic!("{e}")).append_to(0, len, &mut bytes);
-        bytes
+        self.ram.at(GuestAddr(addr), len).unwrap_or_else(|e| panic!("{e}")).to_vec()
     }
 
     /// Writes guest memory.

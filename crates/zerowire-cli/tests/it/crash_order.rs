@@ -54,9 +54,9 @@ fn give_back_the_rest(tx: &mut TxQueue) {
     let (size, mut used, avail) = (ring.size(), ring.used_idx(), ring.avail_idx());
     while used != avail {
         let slot = usize::from(used % size);
-        let head = ring.avail().read_u16(4 + 2 * slot);
-        ring.used().write_u32(4 + 8 * slot, head.into());
-        ring.used().write_u32(8 + 8 * slot, 0);
+        let head: u16 = ring.avail().read_int(4 + 2 * slot);
+        ring.used().write_int(4 + 8 * slot, u32::from(head));
+        ring.used().write_int(8 + 8 * slot, 0u32);
         used = used.wrapping_add(1);
     }
     ring.used().atomic_u16(2).store(used, Ordering::Release);

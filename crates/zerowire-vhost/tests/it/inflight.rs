@@ -38,7 +38,7 @@ fn guest(backend: &VsockBackend) -> Guest {
 
 /// The version in the place of a queue.
 fn version(area: &InflightArea, queue: u64) -> u16 {
-    let file = std::fs::File::from(area.file().try_clone().expect("a descriptor"));
+    let file = std::fs::File::from(area.file.try_clone().expect("a descriptor"));
     let mut bytes = [0; 2];
     file.read_exact_at(&mut bytes, queue * BYTES / 3 + 8).expect("in the file");
     u16::from_ne_bytes(bytes)
@@ -71,7 +71,7 @@ fn a_region_is_in_use_while_rings_run_and_means_nothing_when_they_have_stopped()
     let (conn, mut program) = backend.open("vm", &mut guest, 1);
     guest.ping(conn, &mut program);
     let area = guest.driver.transport().inflight().cloned().expect("it asked for one");
-    assert_eq!(area.place().mmap_size, BYTES);
+    assert_eq!(area.place.mmap_size, BYTES);
     assert_eq!([version(&area, 0), version(&area, 1)], [1, 1]);
     guest.driver.stop().expect("stopped");
     assert_eq!([version(&area, 0), version(&area, 1)], [0, 0]);
@@ -108,7 +108,7 @@ fn a_reset_of_the_device_ends_what_was_in_flight() {
     guest.ping(conn, &mut stream);
 
     // Whatever it says.
-    let file = std::fs::File::from(renewed.file().try_clone().expect("a descriptor"));
+    let file = std::fs::File::from(renewed.file.try_clone().expect("a descriptor"));
     file.write_all_at(&[1; 16], BYTES / 3 + 16).expect("written");
     guest.driver.transport().reset().expect("reset");
     assert_eq!([version(&renewed, 0), version(&renewed, 1)], [0, 0]);
@@ -120,7 +120,7 @@ fn what_lies_in_a_region_that_is_handed_over_is_checked() {
     let mut donor = connect(&backend);
     let area = donor.get_inflight(128).expect("a region");
     drop(donor);
-    let file = std::fs::File::from(area.file().try_clone().expect("a descriptor"));
+    let file = std::fs::File::from(area.file.try_clone().expect("a descriptor"));
     let header = |version: u16, entries: u16, last: u16, used: u16| {
         let words = [0, 0, 0, 0, version, entries, last, used];
         words.map(u16::to_ne_bytes).concat()

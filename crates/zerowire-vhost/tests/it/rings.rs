@@ -249,7 +249,7 @@ proptest! {
         let lab = Lab::new(&[(0, 0x10000)]);
         let ring = lab.ring(SIZE);
         // The ring has been round some times already.
-        ring.used().write_u16(2, start);
+        ring.used().write_int(2, start);
         ring.publish_avail_idx(start);
         let mut device = lab.device(&ring, 0, event_idx);
         let mut used = start;
@@ -293,7 +293,7 @@ proptest! {
     fn an_available_index_that_runs_ahead_is_an_error(ahead: u16, start: u16) {
         let lab = Lab::new(&[(0, 0x10000)]);
         let ring = lab.ring(SIZE);
-        ring.used().write_u16(2, start);
+        ring.used().write_int(2, start);
         ring.publish_avail_idx(start.wrapping_add(ahead));
         let mut device = lab.device(&ring, 3, false);
         match device.refresh() {

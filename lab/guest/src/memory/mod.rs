@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::GuestError;
 pub use region::Region;
-pub use slice::GuestSlice;
+pub use slice::{GuestSlice, LeInt};
 
 /// A guest-physical address.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]

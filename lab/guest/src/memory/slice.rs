@@ -6,6 +6,31 @@ use std::sync::atomic::AtomicU16;
 use super::Region;
 use crate::GuestAddr;
 
+/// An unsigned integer, which lies in a device's memory with its lowest byte first.
+pub trait LeInt: Copy {
+    /// From memory.
+    fn from_le(value: Self) -> Self;
+    /// As it lies in memory.
+    fn to_le(self) -> Self;
+}
+
+macro_rules! le_int {
+    ($($int:ty),*) => {
+        $(impl LeInt for $int {
+            #[inline]
+            fn from_le(value: Self) -> Self {
+                <$int>::from_le(value)
+            }
+
+            #[inline]
+            fn to_le(self) -> Self {
+                <$int>::to_le(self)
+            }
+        })*
+    };
+}
+le_int!(u8, u16, u32, u64);
+
 /// A range of one region of guest memory. Cheap to clone; keeps the region
 /// mapped, and its bytes allocated if it came from
 /// [`crate::GuestMemory::allocate`].
@@ -115,6 +140,13 @@ impl GuestSlice {
         unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// All bytes in a new vector.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
     /// Copies `len` bytes from `offset` to the end of `bytes`.
     ///
     /// # Panics
@@ -144,94 +176,26 @@ impl GuestSlice {
         unsafe { AtomicU16::from_ptr(target.cast()) }
     }
 
-    /// Reads a byte.
+    /// Reads a little-endian integer.
     ///
     /// # Panics
-    /// When it is outside.
+    /// When it is outside or not aligned to its length.
     #[inline]
-    pub fn read_u8(&self, offset: usize) -> u8 {
-        let source = self.check(offset, 1, 1);
-        // SAFETY: mapped, as `check` saw.
-        unsafe { source.read_volatile() }
+    pub fn read_int<T: LeInt>(&self, offset: usize) -> T {
+        let source = self.check(offset, size_of::<T>(), size_of::<T>());
+        // SAFETY: mapped and aligned as `check` saw; any bytes are an integer.
+        T::from_le(unsafe { source.cast::<T>().read_volatile() })
     }
 
-    /// Reads a little-endian u16.
+    /// Writes a little-endian integer.
     ///
     /// # Panics
-    /// When it is outside or not aligned to 2.
+    /// When it is outside or not aligned to its length.
     #[inline]
-    pub fn read_u16(&self, offset: usize) -> u16 {
-        let source = self.check(offset, 2, 2);
+    pub fn write_int<T: LeInt>(&self, offset: usize, value: T) {
+        let target = self.check(offset, size_of::<T>(), size_of::<T>());
         // SAFETY: mapped and aligned as `check` saw.
-        u16::from_le(unsafe { source.cast::<u16>().read_volatile() })
-    }
-
-    /// Writes a little-endian u16.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 2.
-    #[inline]
-    pub fn write_u16(&self, offset: usize, value: u16) {
-        let target = self.check(offset, 2, 2);
-        // SAFETY: mapped and aligned as `check` saw.
-        unsafe { target.cast::<u16>().write_volatile(value.to_le()) }
-    }
-
-    /// Reads a little-endian u32.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 4.
-    #[inline]
-    pub fn read_u32(&self, offset: usize) -> u32 {
-        let source = self.check(offset, 4, 4);
-        // SAFETY: mapped and aligned as `check` saw.
-        u32::from_le(unsafe { source.cast::<u32>().read_volatile() })
-    }
-
-    /// Writes a little-endian u32.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 4.
-    #[inline]
-    pub fn write_u32(&self, offset: usize, value: u32) {
-        let target = self.check(offset, 4, 4);
-        // SAFETY: mapped and aligned as `check` saw.
-        unsafe { target.cast::<u32>().write_volatile(value.to_le()) }
-    }
-
-    /// Reads a little-endian u64.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 8.
-    #[inline]
-    pub fn read_u64(&self, offset: usize) -> u64 {
-        let source = self.check(offset, 8, 8);
-        // SAFETY: mapped and aligned as `check` saw.
-        u64::from_le(unsafe { source.cast::<u64>().read_volatile() })
-    }
-
-    /// Writes a little-endian u64.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 8.
-    #[inline]
-    pub fn write_u64(&self, offset: usize, value: u64) {
-        let target = self.check(offset, 8, 8);
-        // SAFETY: mapped and aligned as `check` saw.
-        unsafe { target.cast::<u64>().write_volatile(value.to_le()) }
-    }
-
-    /// Reads a little-endian u64 that is aligned to 4 only, as entries of a
-    /// used ring are. The halves are read one after the other.
-    ///
-    /// # Panics
-    /// When it is outside or not aligned to 4.
-    #[inline]
-    pub(crate) fn read_u64_unaligned4(&self, offset: usize) -> u64 {
-        let source = self.check(offset, 8, 4).cast::<u32>();
-        // SAFETY: both halves are mapped and aligned as `check` saw.
-        let (low, high) = unsafe { (source.read_volatile(), source.add(1).read_volatile()) };
-        u64::from(u32::from_le(low)) | u64::from(u32::from_le(high)) << 32
+        unsafe { target.cast::<T>().write_volatile(value.to_le()) }
     }
 
     #[inline]

@@ -110,9 +110,8 @@ impl Patterned {
     pub fn check(&self, what: &str) {
         for (start, held) in &self.shadow {
             let skip = DATA.saturating_sub(*start).min(held.len() as u64) as usize;
-            let mut now = Vec::with_capacity(held.len());
-            let slice = self.memory.at(GuestAddr(*start), held.len()).unwrap_or_else(|e| panic!("{e}"));
-            slice.append_to(0, held.len(), &mut now);
+            let memory = self.memory.at(GuestAddr(*start), held.len()).unwrap_or_else(|e| panic!("{e}"));
+            let now = memory.to_vec();
             if now[skip..] != held[skip..] {
                 let at = (skip..held.len()).find(|i| now[*i] != held[*i]).unwrap_or(0);
                 let n = (at..held.len()).filter(|i| now[*i] != held[*i]).count();

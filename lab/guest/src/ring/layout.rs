@@ -108,7 +108,7 @@ impl RingMemory {
     /// Entry `position` (modulo the size) of the available ring.
     #[inline]
     pub fn write_avail(&self, position: u16, head: u16) {
-        self.avail.write_u16(4 + 2 * self.slot(position), head);
+        self.avail.write_int(4 + 2 * self.slot(position), head);
     }
 
     /// The available index. Stored with release order: what was written
@@ -121,20 +121,20 @@ impl RingMemory {
 
     /// The available index.
     pub fn avail_idx(&self) -> u16 {
-        self.avail.read_u16(2)
+        self.avail.read_int(2)
     }
 
     /// Flags of the available ring.
     #[inline]
     pub fn write_avail_flags(&self, flags: u16) {
-        self.avail.write_u16(0, flags);
+        self.avail.write_int(0, flags);
     }
 
     /// used_event, behind the available ring (§2.7.7).
     #[inline]
     pub fn write_used_event(&self, index: u16) {
         let at = 4 + 2 * usize::from(self.size);
-        self.avail.write_u16(at, index);
+        self.avail.write_int(at, index);
     }
 
     /// The used index, with acquire order: the entries before it are there.
@@ -147,20 +147,20 @@ impl RingMemory {
     /// Entry `position` (modulo the size) of the used ring: (id, length).
     #[inline]
     pub fn used_entry(&self, position: u16) -> (u32, u32) {
-        let entry = self.used.read_u64_unaligned4(4 + 8 * self.slot(position));
-        (entry as u32, (entry >> 32) as u32)
+        let at = 4 + 8 * self.slot(position);
+        (self.used.read_int(at), self.used.read_int(at + 4))
     }
 
     /// Flags of the used ring.
     #[inline]
     pub fn used_flags(&self) -> u16 {
-        self.used.read_u16(0)
+        self.used.read_int(0)
     }
 
     /// avail_event, behind the used ring (§2.7.10).
     #[inline]
     pub fn avail_event(&self) -> u16 {
-        self.used.read_u16(4 + 8 * usize::from(self.size))
+        self.used.read_int(4 + 8 * usize::from(self.size))
     }
 
     #[inline]
@@ -176,6 +176,6 @@ impl RingMemory {
 #[inline]
 pub fn write_desc_at(table: &GuestSlice, index: usize, addr: u64, len: u32, flags: u16, next: u16) {
     let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-    table.write_u64(index * DESC_LEN, addr);
-    table.write_u64(index * DESC_LEN + 8, rest);
+    table.write_int(index * DESC_LEN, addr);
+    table.write_int(index * DESC_LEN + 8, rest);
 }

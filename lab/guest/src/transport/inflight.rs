@@ -10,29 +10,14 @@ use super::VhostUser;
 use crate::GuestError;
 
 /// Memory that a back end made for its notes of chains in flight. A clone is
-/// another handle to the same memory.
+/// another handle to the same memory. Nothing is checked, so tests can give a
+/// back end what no back end would have made.
 #[derive(Clone, Debug)]
 pub struct InflightArea {
-    file: Arc<OwnedFd>,
-    place: Inflight,
-}
-
-impl InflightArea {
-    /// An area in `file`, as a front end hands it over. Nothing is checked, so tests can give a
-    /// back end what no back end would have made.
-    pub fn new(file: OwnedFd, place: Inflight) -> InflightArea {
-        InflightArea { file: Arc::new(file), place }
-    }
-
     /// Its file.
-    pub fn file(&self) -> &OwnedFd {
-        &self.file
-    }
-
+    pub file: Arc<OwnedFd>,
     /// Where it lies in the file, and for how many queues of which size.
-    pub fn place(&self) -> Inflight {
-        self.place
-    }
+    pub place: Inflight,
 }
 
 impl VhostUser {
@@ -75,9 +60,7 @@ impl VhostUser {
     pub fn get_inflight(&mut self, queue_size: u16) -> Result<InflightArea, GuestError> {
         let request = Request::GetInflightFd;
         let wanted = Inflight { mmap_size: 0, mmap_offset: 0, num_queues: self.queues, queue_size };
-        self.connection.send_request(request, false, &wanted.encode(), &[])?;
-        let reply = self.connection.recv_reply(request);
-        let mut reply = self.in_time(request, reply)?;
+        let mut reply = self.exchange(request, &wanted.encode())?;
         let place = reply.inflight()?;
         if place.mmap_size == 0 {
             return Err(GuestError::Wire(WireError::BadValue {
@@ -87,6 +70,6 @@ impl VhostUser {
                 rule: "more than 0: the back end could not make it",
             }));
         }
-        Ok(InflightArea::new(reply.take_fd()?, place))
+        Ok(InflightArea { file: Arc::new(reply.take_fd()?), place })
     }
 }

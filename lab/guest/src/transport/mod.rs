@@ -30,8 +30,6 @@ pub const STATUS_DRIVER_OK: u64 = 4;
 pub const STATUS_FEATURES_OK: u64 = 8;
 /// Device status bit DEVICE_NEEDS_RESET.
 pub const STATUS_NEEDS_RESET: u64 = 64;
-/// Device status bit FAILED.
-pub const STATUS_FAILED: u64 = 128;
 
 /// An address in the terms of both sides: a bus device wants the guest's, a
 /// vhost-user back end the front end's own.
@@ -78,17 +76,18 @@ pub struct QueueHandle {
 }
 
 /// A virtio device as its driver sees it (virtio 1.3 §3.1, §4).
+///
+/// # Errors
+/// All calls fail with the errors of the transport; those that have errors of their own name them.
+#[allow(clippy::missing_errors_doc, reason = "said above, for all calls")]
 pub trait Transport {
     /// Features that the device offers.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn device_features(&mut self) -> Result<u64, GuestError>;
 
     /// As [`Transport::device_features`], and checks that these are among them.
     ///
     /// # Errors
-    /// [`GuestError::FeaturesMissing`]; those of the transport.
+    /// [`GuestError::FeaturesMissing`].
     fn require(&mut self, required: u64) -> Result<u64, GuestError> {
         let offered = self.device_features()?;
         match required & !offered {
@@ -100,74 +99,43 @@ pub trait Transport {
     /// Acknowledges features and checks that the device accepts them.
     ///
     /// # Errors
-    /// [`GuestError::FeaturesRefused`]; those of the transport.
+    /// [`GuestError::FeaturesRefused`].
     fn negotiate(&mut self, features: u64) -> Result<(), GuestError>;
 
     /// The most queues that the device has (queues, not pairs).
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn max_queues(&mut self) -> Result<u16, GuestError>;
 
     /// Reads `len` bytes of the configuration space from `offset` (virtio 1.3
     /// §2.5).
     ///
     /// # Errors
-    /// [`GuestError::NotNegotiated`] where the transport has no such space,
-    /// as for transports that don't implement this; those of the transport.
-    fn config(&mut self, offset: u32, len: u32) -> Result<Vec<u8>, GuestError> {
-        let _ = (offset, len);
-        Err(GuestError::NotNegotiated { what: "a configuration space" })
-    }
+    /// [`GuestError::NotNegotiated`] where the transport has no such space.
+    fn config(&mut self, offset: u32, len: u32) -> Result<Vec<u8>, GuestError>;
 
     /// Lets the device use all regions of `memory`, instead of any others.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn share_memory(&mut self, memory: &GuestMemory) -> Result<(), GuestError>;
 
     /// Lets the device use one more region.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn add_memory(&mut self, region: &Arc<Region>) -> Result<(), GuestError>;
 
     /// Takes a region away from the device. When this returns, the device
     /// uses it no more.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn remove_memory(&mut self, region: &Arc<Region>) -> Result<(), GuestError>;
 
     /// Tells the device of a queue; it does not run before
     /// [`Transport::enable_queue`].
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn start_queue(&mut self, index: u16, setup: &QueueSetup) -> Result<QueueHandle, GuestError>;
 
     /// Lets a queue run, or pauses it.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn enable_queue(&mut self, index: u16, on: bool) -> Result<(), GuestError>;
 
     /// Stops a queue and returns the available index that the device would
     /// have read next.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn stop_queue(&mut self, index: u16) -> Result<u16, GuestError>;
 
     /// Sets DRIVER_OK, where the transport has a device status.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn driver_ok(&mut self) -> Result<(), GuestError>;
 
     /// Resets the device (virtio 1.3 §2.4). Its queues are gone then.
-    ///
-    /// # Errors
-    /// Those of the transport.
     fn reset(&mut self) -> Result<(), GuestError>;
 }

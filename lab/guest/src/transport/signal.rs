@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::Doorbell;
+use super::pci::UioInterrupt;
 
 /// A doorbell that is an eventfd.
 #[derive(Debug)]
@@ -47,18 +48,9 @@ pub struct Interrupt(InterruptSource);
 #[derive(Debug)]
 enum InterruptSource {
     Counter(OwnedFd),
-    Shared(Arc<dyn SharedInterrupt>),
-}
-
-/// An interrupt of a whole device. Its queues share it, so one thread must
-/// wait for all of them, and look at all of them after it.
-pub(crate) trait SharedInterrupt: std::fmt::Debug + Send + Sync {
-    /// Becomes readable when the device interrupts.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// Takes the pending interrupts and lets the next one come; returns how
-    /// many there were.
-    fn clear(&self) -> io::Result<u64>;
+    /// An interrupt of a whole device. Its queues share it, so one thread must
+    /// wait for all of them, and look at all of them after it.
+    Shared(Arc<UioInterrupt>),
 }
 
 impl Interrupt {
@@ -71,12 +63,12 @@ impl Interrupt {
     }
 
     /// Uses a descriptor that reads like an eventfd and does not block.
-    pub fn from_fd(fd: OwnedFd) -> Interrupt {
+    pub(crate) fn from_fd(fd: OwnedFd) -> Interrupt {
         Interrupt(InterruptSource::Counter(fd))
     }
 
     /// One of the queues that share an interrupt.
-    pub(crate) fn shared(interrupt: Arc<dyn SharedInterrupt>) -> Interrupt {
+    pub(super) fn shared(interrupt: Arc<UioInterrupt>) -> Interrupt {
         Interrupt(InterruptSource::Shared(interrupt))
     }
 
@@ -108,11 +100,8 @@ impl Interrupt {
     /// # Errors
     /// What poll(2) returns, except EINTR, which counts as a time-out.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let limit = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&limit)) {
+        let limit = Timespec::try_from(timeout).ok();
+        match poll(&mut [PollFd::new(self, PollFlags::IN)], limit.as_ref()) {
             Ok(count) => Ok(count > 0),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
@@ -124,7 +113,7 @@ impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             InterruptSource::Counter(fd) => fd.as_fd(),
-            InterruptSource::Shared(interrupt) => interrupt.fd(),
+            InterruptSource::Shared(interrupt) => interrupt.as_fd(),
         }
     }
 }

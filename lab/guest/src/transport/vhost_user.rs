@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_vhost_user::{
-    Config, MAX_REGIONS, MemoryRegion, MemoryTable, MessageSocket, Request, SingleRegion, VringAddr,
+    Config, MAX_REGIONS, MemoryRegion, MemoryTable, Message, MessageSocket, Request, SingleRegion, VringAddr,
     VringState, WireError, features, protocol,
 };
 
@@ -201,9 +201,14 @@ impl VhostUser {
     /// # Errors
     /// [`GuestError::Wire`].
     pub fn ask(&mut self, request: Request) -> Result<u64, GuestError> {
-        self.connection.send_request(request, false, &[], &[])?;
+        Ok(self.exchange(request, &[])?.u64()?)
+    }
+
+    /// Sends a request that has a reply of its own, and receives that.
+    pub(super) fn exchange(&mut self, request: Request, body: &[u8]) -> Result<Message, GuestError> {
+        self.connection.send_request(request, false, body, &[])?;
         let reply = self.connection.recv_reply(request);
-        Ok(self.in_time(request, reply)?.u64()?)
+        self.in_time(request, reply)
     }
 
     /// Sends a request that has no reply of its own, and waits for the
@@ -290,9 +295,7 @@ impl Transport for VhostUser {
         self.need(protocol::CONFIG, "protocol feature CONFIG")?;
         let request = Request::GetConfig;
         let body = Config { offset, flags: 0, data: vec![0; len as usize] }.encode();
-        self.connection.send_request(request, false, &body, &[])?;
-        let reply = self.connection.recv_reply(request);
-        let reply = self.in_time(request, reply)?;
+        let reply = self.exchange(request, &body)?;
         // A back end that can't answer sends an empty payload.
         let config = Config::decode(request.number(), reply.body())?;
         if config.offset != offset || config.data.len() != len as usize {
@@ -385,12 +388,9 @@ impl Transport for VhostUser {
     }
 
     fn stop_queue(&mut self, index: u16) -> Result<u16, GuestError> {
-        let state = VringState { index: index.into(), num: 0 };
         let request = Request::GetVringBase;
-        let body = state.encode();
-        self.connection.send_request(request, false, &body, &[])?;
-        let reply = self.connection.recv_reply(request);
-        let base = self.in_time(request, reply)?.vring_state()?;
+        let body = VringState { index: index.into(), num: 0 }.encode();
+        let base = self.exchange(request, &body)?.vring_state()?;
         self.started.retain(|&started| started != index);
         self.logging.queues.remove(&index);
         if base.index != u32::from(index) || base.num > u32::from(u16::MAX) {

@@ -9,10 +9,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::RW_EOM;
 use super::loans::LentBuffers;
 use super::rx::{Kept, RxPacket};
 use super::stack::ConnId;
-use super::{RW_EOM, RW_EOR};
+use crate::GuestSlice;
 
 /// Copied packets share a piece up to this length.
 const COPIED_MOST: usize = 64 << 10;
@@ -199,7 +200,13 @@ impl PacketLease {
     /// The packets in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
         let loans = self.arrived.loans.as_deref();
-        self.arrived.pieces.iter().map(move |piece| Packet { piece, loans })
+        self.arrived.pieces.iter().filter_map(move |piece| {
+            let place = match &piece.place {
+                PacketSpan::Lent { buffer, offset } => PacketBytes::InPlace(loans?.buffer(*buffer), *offset),
+                PacketSpan::Copied(bytes) => PacketBytes::Copied(bytes),
+            };
+            Some(Packet { place, len: piece.len, flags: piece.flags })
+        })
     }
 
     /// All payload, copied to the end of `bytes`.
@@ -220,39 +227,38 @@ impl Drop for PacketLease {
 /// A packet of a [`PacketLease`].
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    piece: &'a Piece,
-    loans: Option<&'a LentBuffers>,
+    place: PacketBytes<'a>,
+    len: usize,
+    flags: u32,
 }
 
-impl<'a> Packet<'a> {
+/// Where a packet's payload is.
+#[derive(Clone, Copy, Debug)]
+enum PacketBytes<'a> {
+    /// In the device's buffer, from this offset on.
+    InPlace(&'a GuestSlice, usize),
+    Copied(&'a [u8]),
+}
+
+impl Packet<'_> {
     /// Bytes of payload.
     pub fn len(&self) -> usize {
-        self.piece.len
+        self.len
     }
 
     /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.piece.len == 0
-    }
-
-    /// Flags of the header ([`RW_EOM`], [`RW_EOR`]).
-    pub fn flags(&self) -> u32 {
-        self.piece.flags
+        self.len == 0
     }
 
     /// Whether a message ends with it.
     pub fn end_of_message(&self) -> bool {
-        self.piece.flags & RW_EOM != 0
-    }
-
-    /// Whether a record ends with it.
-    pub fn end_of_record(&self) -> bool {
-        self.piece.flags & RW_EOR != 0
+        self.flags & RW_EOM != 0
     }
 
     /// Whether the payload is where the device wrote it; else it was copied.
     pub fn is_in_place(&self) -> bool {
-        matches!(self.piece.place, PacketSpan::Lent { .. })
+        matches!(self.place, PacketBytes::InPlace(..))
     }
 
     /// Address of the first byte. The bytes follow each other, and stay until
@@ -261,11 +267,9 @@ impl<'a> Packet<'a> {
     ///
     /// A slice made of it is sound as long as the device keeps the rules.
     pub fn as_ptr(&self) -> *const u8 {
-        match &self.piece.place {
-            PacketSpan::Lent { .. } => self.lent().map_or(std::ptr::null(), |(memory, offset)| {
-                (memory.user_addr() as *const u8).wrapping_add(offset)
-            }),
-            PacketSpan::Copied(bytes) => bytes.as_ptr(),
+        match self.place {
+            PacketBytes::InPlace(buffer, offset) => (buffer.user_addr() as *const u8).wrapping_add(offset),
+            PacketBytes::Copied(bytes) => bytes.as_ptr(),
         }
     }
 
@@ -274,44 +278,30 @@ impl<'a> Packet<'a> {
     /// # Panics
     /// When there are not as many bytes.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
-        assert!(
-            at <= self.len() && bytes.len() <= self.len() - at,
-            "{} bytes from {at} of {}",
-            bytes.len(),
-            self.len()
-        );
-        match (&self.piece.place, self.lent()) {
-            (PacketSpan::Copied(copy), _) => bytes.copy_from_slice(&copy[at..at + bytes.len()]),
-            (_, Some((memory, offset))) => memory.read(offset + at, bytes),
-            (PacketSpan::Lent { .. }, None) => {}
+        let (len, left) = (bytes.len(), self.len.saturating_sub(at));
+        assert!(len <= left, "{len} bytes from {at} of {}", self.len);
+        match self.place {
+            PacketBytes::InPlace(buffer, offset) => buffer.read(offset + at, bytes),
+            PacketBytes::Copied(copy) => bytes.copy_from_slice(&copy[at..at + len]),
         }
     }
 
     /// Appends the payload to `bytes`.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         let start = bytes.len();
-        bytes.resize(start + self.len(), 0);
+        bytes.resize(start + self.len, 0);
         self.read(0, &mut bytes[start..]);
     }
 
     /// Reads one byte of each 64 and returns their sum: what a program costs
     /// that touches every cache line once.
     pub fn touch(&self) -> u64 {
-        let step = |at: usize| at * 64;
-        let lines = self.len().div_ceil(64);
-        match (&self.piece.place, self.lent()) {
-            (PacketSpan::Copied(copy), _) => (0..lines).map(|line| u64::from(copy[step(line)])).sum(),
-            (_, Some((memory, offset))) => {
-                (0..lines).map(|line| u64::from(memory.read_u8(offset + step(line)))).sum()
+        let lines = (0..self.len).step_by(64);
+        match self.place {
+            PacketBytes::InPlace(buffer, offset) => {
+                lines.map(|at| u64::from(buffer.read_int::<u8>(offset + at))).sum()
             }
-            (PacketSpan::Lent { .. }, None) => 0,
-        }
-    }
-
-    fn lent(&self) -> Option<(&'a crate::GuestSlice, usize)> {
-        match self.piece.place {
-            PacketSpan::Lent { buffer, offset } => Some((self.loans?.buffer(buffer), offset)),
-            PacketSpan::Copied(_) => None,
+            PacketBytes::Copied(bytes) => lines.map(|at| u64::from(bytes[at])).sum(),
         }
     }
 }

@@ -12,6 +12,7 @@ use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::capabilities::BarRange;
 use crate::GuestError;
+use crate::memory::LeInt;
 
 /// Maps a BAR: `resourceN` of a device.
 pub(super) fn map(path: &Path) -> Result<Mapping, GuestError> {
@@ -52,38 +53,14 @@ impl Registers {
         self.len
     }
 
-    pub(super) fn read8(&self, offset: usize) -> u8 {
-        let register = self.check::<u8>(offset);
-        // SAFETY: mapped and aligned, as `check` saw.
-        unsafe { register.read_volatile() }
+    pub(super) fn read<T: LeInt>(&self, offset: usize) -> T {
+        let register = self.check::<T>(offset);
+        // SAFETY: mapped and aligned, as `check` saw; any bytes are an integer.
+        T::from_le(unsafe { register.read_volatile() })
     }
 
-    pub(super) fn read16(&self, offset: usize) -> u16 {
-        let register = self.check::<u16>(offset);
-        // SAFETY: mapped and aligned, as `check` saw.
-        u16::from_le(unsafe { register.read_volatile() })
-    }
-
-    pub(super) fn read32(&self, offset: usize) -> u32 {
-        let register = self.check::<u32>(offset);
-        // SAFETY: mapped and aligned, as `check` saw.
-        u32::from_le(unsafe { register.read_volatile() })
-    }
-
-    pub(super) fn write8(&self, offset: usize, value: u8) {
-        let register = self.check::<u8>(offset);
-        // SAFETY: mapped and aligned, as `check` saw.
-        unsafe { register.write_volatile(value) }
-    }
-
-    pub(super) fn write16(&self, offset: usize, value: u16) {
-        let register = self.check::<u16>(offset);
-        // SAFETY: mapped and aligned, as `check` saw.
-        unsafe { register.write_volatile(value.to_le()) }
-    }
-
-    pub(super) fn write32(&self, offset: usize, value: u32) {
-        let register = self.check::<u32>(offset);
+    pub(super) fn write<T: LeInt>(&self, offset: usize, value: T) {
+        let register = self.check::<T>(offset);
         // SAFETY: mapped and aligned, as `check` saw.
         unsafe { register.write_volatile(value.to_le()) }
     }

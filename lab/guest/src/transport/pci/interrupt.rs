@@ -20,7 +20,6 @@ use rustix::io::Errno;
 
 use super::bar::Registers;
 use crate::GuestError;
-use crate::transport::signal::SharedInterrupt;
 
 /// Offset of the command register in configuration space (PCI 3.0 §6.2.2).
 const COMMAND: u64 = 4;
@@ -68,7 +67,7 @@ impl Command {
 
 /// The interrupt of all queues.
 #[derive(Debug)]
-pub(super) struct UioInterrupt {
+pub(crate) struct UioInterrupt {
     uio: File,
     command: Arc<Command>,
     status: Registers,
@@ -112,14 +111,10 @@ impl UioInterrupt {
         let polled = poll(&mut fds, Some(&now));
         polled.is_ok() && !fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
     }
-}
 
-impl SharedInterrupt for UioInterrupt {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.uio.as_fd()
-    }
-
-    fn clear(&self) -> io::Result<u64> {
+    /// Takes the pending interrupts and lets the next one come; returns how
+    /// many there were.
+    pub(crate) fn clear(&self) -> io::Result<u64> {
         // uio gives nothing but a whole counter of 32 bits.
         let mut count = [0; 4];
         match rustix::io::read(&self.uio, &mut count) {
@@ -128,9 +123,16 @@ impl SharedInterrupt for UioInterrupt {
             Err(error) => return Err(error.into()),
         }
         // Reading it lets the line go (virtio 1.3 §4.1.4.5.1).
-        self.status.read8(0);
+        self.status.read::<u8>(0);
         self.command.mask(false)?;
         Ok(1)
+    }
+}
+
+impl AsFd for UioInterrupt {
+    /// Becomes readable when the device interrupts.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.uio.as_fd()
     }
 }
 

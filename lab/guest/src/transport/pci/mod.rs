@@ -26,6 +26,7 @@ mod sysfs;
 
 pub use address::PciAddress;
 pub use device::{PciDevice, PciOptions};
+pub(super) use interrupt::UioInterrupt;
 
 /// PCI device id of a network card: 0x1040 and the virtio id (§4.1.2.1).
 pub const NET: u16 = 0x1041;

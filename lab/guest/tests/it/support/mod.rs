@@ -82,16 +82,16 @@ impl Device {
     }
 
     fn read_u16(&self, addr: u64) -> u16 {
-        self.memory.at(GuestAddr(addr), 2).unwrap().read_u16(0)
+        self.memory.at(GuestAddr(addr), 2).unwrap().read_int(0)
     }
 
     fn write_u16(&self, addr: u64, value: u16) {
-        self.memory.at(GuestAddr(addr), 2).unwrap().write_u16(0, value);
+        self.memory.at(GuestAddr(addr), 2).unwrap().write_int(0, value);
     }
 
     fn read_desc(&self, addr: u64) -> (u64, u32, u16, u16) {
         let desc = self.memory.at(GuestAddr(addr), 16).unwrap();
-        (desc.read_u64(0), desc.read_u32(8), desc.read_u16(12), desc.read_u16(14))
+        (desc.read_int(0), desc.read_int(8), desc.read_int(12), desc.read_int(14))
     }
 
     pub fn pop(&mut self) -> Option<Chain> {
@@ -151,8 +151,8 @@ impl Device {
         let at = if self.batches { self.signalled } else { self.used };
         let slot = u64::from(at % self.setup.size);
         let entry = self.memory.at(GuestAddr(used + 4 + 8 * slot), 8).unwrap();
-        entry.write_u32(0, id);
-        entry.write_u32(4, len);
+        entry.write_int(0, id);
+        entry.write_int(4, len);
         self.used = self.used.wrapping_add(1);
     }
 
