@@ -103,6 +103,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod driver;
 mod error;
 mod memory;
 pub mod misbehave;
@@ -112,6 +113,7 @@ pub mod ring;
 mod transport;
 pub mod vsock;
 
+pub use driver::{DeviceDriver, DeviceQueues};
 pub use error::GuestError;
 pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};
 pub use queue::DriverQueue;

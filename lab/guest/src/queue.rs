@@ -1,7 +1,11 @@
 //! A queue that runs: its ring, and how driver and device notify each other.
 
+use std::ops::DerefMut;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use zerowire_vhost_user::features;
 
 use crate::ring::DriverRing;
@@ -9,19 +13,12 @@ use crate::{GuestError, GuestMemory, QueueHandle, Transport};
 
 /// How long a device may take from a used index that it owes an interrupt for to that interrupt: a
 /// busy machine may not let it run for a while.
-pub(crate) const OWED_WITHIN: Duration = Duration::from_secs(5);
-
-/// The error for a device that kept an interrupt to itself.
-pub(crate) fn not_told(queue: u16) -> GuestError {
-    let rule = "the used index passed what the driver asked for, and no interrupt came (virtio 1.3 §2.7.7.2)";
-    GuestError::DeviceBrokeRule(format!("queue {queue}: {rule}"))
-}
+const OWED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What all queues of a driver have. Owned by one thread at a time.
 pub struct DriverQueue {
     pub(crate) ring: DriverRing,
     handle: QueueHandle,
-    kicks: u64,
 }
 
 impl DriverQueue {
@@ -43,7 +40,7 @@ impl DriverQueue {
         let mut ring = ring.in_order(has(features::IN_ORDER));
         ring.disarm();
         let handle = transport.start_queue(index, &ring.setup())?;
-        Ok(DriverQueue { ring, handle, kicks: 0 })
+        Ok(DriverQueue { ring, handle })
     }
 
     /// Tells a device again of the queue, which goes on where the device stopped.
@@ -71,14 +68,8 @@ impl DriverQueue {
     /// # Errors
     /// [`GuestError::Io`].
     pub fn kick(&mut self) -> Result<(), GuestError> {
-        self.kicks += 1;
         let result = self.handle.doorbell.ring();
         result.map_err(|e| GuestError::io("notifying the device", e))
-    }
-
-    /// Notifications of the device.
-    pub(crate) fn kicks(&self) -> u64 {
-        self.kicks
     }
 
     /// Sleeps until `count` chains have been given back (with EVENT_IDX; else
@@ -88,36 +79,17 @@ impl DriverQueue {
     ///
     /// # Errors
     /// [`GuestError::DeviceBrokeRule`] when as many have been given back, and the device does not
-    /// say so within 5 s: other drivers would wait for ever. [`GuestError::Io`].
+    /// say so within 5 s: other drivers would wait for ever. Also when the device reports an error
+    /// of the queue. [`GuestError::Io`].
     pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
-        let failed = |e| GuestError::io("waiting for the device's interrupt", e);
         let start = Instant::now();
-        let mut left = timeout;
         loop {
-            let interrupt = &self.handle.interrupt;
-            if !self.ring.arm(count) {
-                let mut told = interrupt.wait(left).map_err(failed)?;
-                if !told && interrupt.is_own() && self.ring.is_due(count) {
-                    let begin = Instant::now();
-                    // A signal ends a wait, too.
-                    while !told && begin.elapsed() < OWED_WITHIN {
-                        told = interrupt.wait(OWED_WITHIN).map_err(failed)?;
-                    }
-                    if !told {
-                        return Err(not_told(self.ring.queue()));
-                    }
-                }
-                if told {
-                    interrupt.clear().map_err(failed)?;
-                }
-            }
-            self.ring.disarm();
+            sleep(&mut [(&mut *self, Some(count))], timeout.saturating_sub(start.elapsed()))?;
             if self.ring.has_used() {
                 return Ok(true);
             }
-            match timeout.checked_sub(start.elapsed()) {
-                Some(rest) if !rest.is_zero() => left = rest,
-                _ => return Ok(false),
+            if start.elapsed() >= timeout {
+                return Ok(false);
             }
         }
     }
@@ -141,6 +113,83 @@ impl DriverQueue {
     /// Doorbell and interrupt.
     pub fn handle(&self) -> &QueueHandle {
         &self.handle
+    }
+}
+
+/// A queue of a device, and how many chains a sleep waits for to come back to it; None: for none.
+type Awaited<'q> = (&'q mut DriverQueue, Option<u16>);
+
+/// Sleeps until one of these queues of a device has as many chains back as are waited for (without
+/// EVENT_IDX: one), or `timeout` is over. It may end before.
+///
+/// # Errors
+/// As [`DriverQueue::wait`].
+pub(crate) fn sleep(queues: &mut [Awaited<'_>], timeout: Duration) -> Result<(), GuestError> {
+    let mut ready = false;
+    for (queue, count) in &mut *queues {
+        ready |= count.is_some_and(|count| queue.ring.arm(count));
+    }
+    let slept = if ready { Ok(()) } else { sleep_armed(queues, timeout) };
+    for (queue, _) in queues {
+        queue.ring.disarm();
+    }
+    slept
+}
+
+/// Sleeps until the device signals. If it owes an interrupt then, sleeps on for that.
+fn sleep_armed(queues: &[Awaited<'_>], timeout: Duration) -> Result<(), GuestError> {
+    if is_signalled(queues, timeout)? {
+        return Ok(());
+    }
+    let owed = queues.iter().find(|(queue, count)| {
+        queue.handle.interrupt.is_own() && count.is_some_and(|count| queue.ring.is_due(count))
+    });
+    let Some(number) = owed.map(|(queue, _)| queue.ring.queue()) else { return Ok(()) };
+    if is_signalled(queues, OWED_WITHIN)? {
+        return Ok(());
+    }
+    let rule = "the used index passed what the driver asked for, and no interrupt came (virtio 1.3 §2.7.7.2)";
+    Err(GuestError::DeviceBrokeRule(format!("queue {number}: {rule}")))
+}
+
+/// Waits for a signal of the device, or of anybody to this thread, and takes it.
+fn is_signalled(queues: &[Awaited<'_>], timeout: Duration) -> Result<bool, GuestError> {
+    let handles = queues.iter().map(|(queue, _)| &queue.handle);
+    let signals = handles.flat_map(|handle| [Some(&handle.interrupt), handle.error.as_ref()]);
+    let mut fds: Vec<PollFd<'_>> =
+        signals.flatten().map(|signal| PollFd::from_borrowed_fd(signal.as_fd(), PollFlags::IN)).collect();
+    match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
+        Ok(0) => return Ok(false),
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(true),
+        Err(error) => return Err(GuestError::io("waiting for the device's interrupts", error)),
+    }
+    for (queue, _) in queues {
+        queue.handle.interrupt.clear().map_err(|e| GuestError::io("reading an interrupt", e))?;
+        let errors = queue.handle.error.as_ref().map_or(Ok(0), |error| error.clear());
+        if errors.map_err(|e| GuestError::io("reading a queue's error descriptor", e))? > 0 {
+            let number = queue.ring.queue();
+            let rule = format!("it stopped queue {number} and reported an error of the driver's");
+            return Err(GuestError::DeviceBrokeRule(rule));
+        }
+    }
+    Ok(true)
+}
+
+/// Has `step` look at a queue, again each time that the device has given a chain back, until there
+/// is a result. None when `timeout` is over first.
+pub(crate) fn until<Q: DerefMut<Target = DriverQueue>, R>(
+    queue: &mut Q,
+    timeout: Duration,
+    mut step: impl FnMut(&mut Q) -> Result<Option<R>, GuestError>,
+) -> Result<Option<R>, GuestError> {
+    let start = Instant::now();
+    loop {
+        if let Some(result) = step(queue)? {
+            return Ok(Some(result));
+        }
+        let Some(left) = timeout.checked_sub(start.elapsed()) else { return Ok(None) };
+        queue.wait(1, left)?;
     }
 }
 

@@ -6,11 +6,12 @@ use std::io::Write;
 use crate::support::dirty::{Migration, without_mark};
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, read_exact, together};
 use crate::support::{PATIENCE, wait_until};
-use zerowire_guest::DirtyLog;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, Op, PacketHeader, SocketType, StackOptions, TxLayout, VsockOptions,
+    ConnId, ConnState, HOST_CID, Op, PacketHeader, SUPPORTED, SocketType, StackOptions, TxLayout,
+    VsockOptions,
 };
+use zerowire_guest::{DirtyLog, features as f};
 use zerowire_vhost_user::LogRegion;
 
 const SIZES: [usize; 8] = [1, 44, 4051, 4052, 4053, 65_536, 65_537, 300_000];
@@ -50,19 +51,19 @@ fn settle(guest: &mut Guest) {
 }
 
 fn shapes() -> Vec<VsockOptions> {
-    let shape = |layout, indirect, rx_buffer_len, rx_descriptors, event_idx| VsockOptions {
+    let shape = |layout, indirect, rx_buffer_len, rx_descriptors, without: u64| VsockOptions {
         layout,
         indirect,
         rx_buffer_len,
         rx_descriptors,
-        event_idx,
+        wanted: SUPPORTED & !without,
         ..VsockOptions::default()
     };
     vec![
-        shape(TxLayout::Split, false, 4096, 1, true),
-        shape(TxLayout::Single, true, 100, 3, true),
-        shape(TxLayout::Pieces(1000), false, 70_000, 7, true),
-        shape(TxLayout::Pieces(4096), true, 10_000, 2, false),
+        shape(TxLayout::Split, false, 4096, 1, 0),
+        shape(TxLayout::Single, true, 100, 3, 0),
+        shape(TxLayout::Pieces(1000), false, 70_000, 7, 0),
+        shape(TxLayout::Pieces(4096), true, 10_000, 2, f::RING_EVENT_IDX),
     ]
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use crate::support::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok};
 use crate::support::{PATIENCE, wait_until};
-use zerowire_guest::vsock::{ConnId, ConnState, PayloadPool, StackOptions, TxLayout, VsockOptions};
+use zerowire_guest::features;
+use zerowire_guest::vsock::{
+    ConnId, ConnState, PayloadPool, SUPPORTED, StackOptions, TxLayout, VsockOptions,
+};
 
 const SIZES: [usize; 14] =
     [1, 2, 43, 44, 45, 1000, 4052, 4096, 4097, 16_384, 65_536, 65_537, 262_144, 1 << 20];
@@ -77,8 +80,9 @@ fn every_layout_of_chains_and_buffers() {
         (1, 70_000, false, false),
         (20, 200_000, true, false),
     ] {
+        let wanted = if event_idx { SUPPORTED } else { SUPPORTED & !features::RING_EVENT_IDX };
         let options =
-            VsockOptions { rx_descriptors, rx_buffer_len, event_idx, indirect, ..VsockOptions::default() };
+            VsockOptions { wanted, rx_descriptors, rx_buffer_len, indirect, ..VsockOptions::default() };
         let mut guest = backend.guest_with("vm", &options, StackOptions::default());
         let (conn, mut stream) = backend.open("vm", &mut guest, 1234);
         let few = if rx_buffer_len < 1000 { &sizes[..5] } else { &sizes };

@@ -212,7 +212,7 @@ impl Weapon {
                 header.src_port = FIRST_PORT + self.next as u32 % (1 << 30);
             }
             let payload = BufferPiece { addr: at, len: len as u32, writable: false };
-            if !tx.submit_segments(&header, if len > 0 { std::slice::from_ref(&payload) } else { &[] }) {
+            if !tx.submit(&header, (len > 0).then_some(payload)) {
                 break;
             }
             self.next += 1;

@@ -4,7 +4,7 @@
 //! once; sending one of its frames writes descriptors only. The device only
 //! reads them, so one frame may be in flight several times.
 
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, write_desc_at};
+use crate::ring::{BufferPiece, DriverRing, PreparedChains};
 use crate::{GuestError, GuestMemory, GuestSlice};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
@@ -38,7 +38,7 @@ pub struct FrameShape {
 
 impl FrameShape {
     /// Descriptors that the longest frame takes, indirect or not.
-    pub fn max_segments(&self) -> usize {
+    fn max_segments(&self) -> usize {
         match self.layout {
             Layout::Single => 1,
             Layout::Split => 2,
@@ -65,14 +65,6 @@ impl FrameShape {
     }
 }
 
-/// What [`super::TxQueue`] needs of a frame.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Prepared<'a> {
-    pub segments: &'a [BufferPiece],
-    /// Address and bytes of the indirect table.
-    pub table: Option<(crate::GuestAddr, u32)>,
-}
-
 /// Frames written once and sent as often as wanted. Owns its guest memory. Keep it while its frames
 /// are in flight: else the memory may be given to somebody else, and the device reads that.
 #[derive(Debug)]
@@ -82,12 +74,9 @@ pub struct FramePool {
     stride: usize,
     headers: GuestSlice,
     payload: GuestSlice,
-    tables: Option<GuestSlice>,
     /// Where each payload piece begins in `payload`, `stride` a frame.
-    pieces: Vec<usize>,
-    /// Descriptors, `stride` a frame.
-    segments: Vec<BufferPiece>,
-    used_segments: Vec<u16>,
+    places: Vec<usize>,
+    chains: PreparedChains,
 }
 
 const PAGE: usize = 4096;
@@ -113,21 +102,14 @@ impl FramePool {
             return bad("the number of segments of a frame");
         }
         let stride = shape.max_segments();
-        let nothing = BufferPiece { addr: crate::GuestAddr(0), len: 0, writable: false };
-        let tables = match shape.indirect {
-            true => Some(memory.allocate(count * stride * DESC_LEN, LINE)?),
-            false => None,
-        };
         let mut pool = FramePool {
             shape,
             count,
             stride,
             headers: memory.allocate(count * HEADER_STRIDE, LINE)?,
             payload: memory.allocate(count * shape.footprint(), PAGE)?,
-            tables,
-            pieces: vec![0; count * stride],
-            segments: vec![nothing; count * stride],
-            used_segments: vec![0; count],
+            places: vec![0; count * stride],
+            chains: PreparedChains::new(memory, count, stride, shape.indirect)?,
         };
         pool.place();
         Ok(pool)
@@ -161,11 +143,6 @@ impl FramePool {
         self.count
     }
 
-    /// Form of the frames.
-    pub fn shape(&self) -> &FrameShape {
-        &self.shape
-    }
-
     /// Writes frame `index`.
     ///
     /// # Errors
@@ -179,79 +156,41 @@ impl FramePool {
             let len = frame.len();
             return Err(GuestError::FrameTooLong { len, capacity });
         }
-        let base = index * self.stride;
-        let segment = |slice: &GuestSlice, offset: usize, len: usize| BufferPiece {
-            addr: crate::GuestAddr(slice.guest_addr().0 + offset as u64),
-            len: len as u32,
-            writable: false,
-        };
-        let mut used = 1;
+        let FramePool { headers, payload, chains, .. } = self;
+        let places = &self.places[index * self.stride..];
         if self.shape.layout == Layout::Single {
-            let at = self.pieces[base];
-            self.payload.write(at, &header.encode());
-            self.payload.write(at + HEADER_LEN, frame);
-            self.segments[base] = segment(&self.payload, at, HEADER_LEN + frame.len());
-        } else {
-            let at = index * HEADER_STRIDE;
-            self.headers.write(at, &header.encode());
-            self.segments[base] = segment(&self.headers, at, HEADER_LEN);
-            let piece = match self.shape.layout {
-                Layout::Segments(count) => frame.len().div_ceil(usize::from(count)).max(1),
-                Layout::Pages => PAGE,
-                _ => capacity,
-            };
-            for bytes in frame.chunks(piece) {
-                let at = self.pieces[base + used];
-                self.payload.write(at, bytes);
-                self.segments[base + used] = segment(&self.payload, at, bytes.len());
-                used += 1;
-            }
+            payload.write(places[0], &header.encode());
+            payload.write(places[0] + HEADER_LEN, frame);
+            chains.set(index, [BufferPiece::readable(payload, places[0], HEADER_LEN + frame.len())]);
+            return Ok(());
         }
-        self.used_segments[index] = used as u16;
-        self.write_table(index, used);
+        let at = index * HEADER_STRIDE;
+        headers.write(at, &header.encode());
+        let piece_len = match self.shape.layout {
+            Layout::Segments(count) => frame.len().div_ceil(usize::from(count)).max(1),
+            Layout::Pages => PAGE,
+            _ => capacity,
+        };
+        let pieces = frame.chunks(piece_len).zip(&places[1..]).map(|(bytes, &at)| {
+            payload.write(at, bytes);
+            BufferPiece::readable(payload, at, bytes.len())
+        });
+        chains.set(index, std::iter::once(BufferPiece::readable(headers, at, HEADER_LEN)).chain(pieces));
         Ok(())
-    }
-
-    /// The memory of frame `index`'s header, to change it in flight.
-    ///
-    /// # Panics
-    /// When `index` is not below [`FramePool::len`].
-    pub fn header_memory(&self, index: usize) -> GuestSlice {
-        match self.shape.layout {
-            Layout::Single => self.payload.part(self.pieces[index * self.stride], HEADER_LEN),
-            _ => self.headers.part(index * HEADER_STRIDE, HEADER_LEN),
-        }
     }
 
     /// The descriptors of frame `index`.
     ///
     /// # Panics
     /// When `index` is not below [`FramePool::len`].
-    #[inline]
     pub fn segments(&self, index: usize) -> &[BufferPiece] {
-        let base = index * self.stride;
-        &self.segments[base..base + usize::from(self.used_segments[index])]
+        self.chains.get(index)
     }
 
+    /// Adds frame `index` to a ring. False when the ring is full.
     #[inline]
-    pub(super) fn prepared(&self, index: usize) -> Prepared<'_> {
-        let segments = self.segments(index);
-        let table = self.tables.as_ref().map(|tables| {
-            let offset = index * self.stride * DESC_LEN;
-            let addr = crate::GuestAddr(tables.guest_addr().0 + offset as u64);
-            (addr, (segments.len() * DESC_LEN) as u32)
-        });
-        Prepared { segments, table }
-    }
-
-    fn write_table(&self, index: usize, used: usize) {
-        let Some(tables) = &self.tables else { return };
-        let base = index * self.stride;
-        for (at, segment) in self.segments(index).iter().enumerate() {
-            let flags = if at + 1 < used { DESC_NEXT } else { 0 };
-            let next = at as u16 + 1;
-            write_desc_at(tables, base + at, segment.addr.0, segment.len, flags, next);
-        }
+    pub(super) fn add(&self, ring: &mut DriverRing, index: usize, token: u32) -> bool {
+        self.chains.add(ring, index, token)
     }
 
     /// Decides where each piece lies.
@@ -263,7 +202,7 @@ impl FramePool {
                 let pages = shuffled(self.count * each);
                 for (number, page) in pages.into_iter().enumerate() {
                     let place = number / each * self.stride + 1 + number % each;
-                    self.pieces[place] = page * PAGE;
+                    self.places[place] = page * PAGE;
                 }
             }
             layout => {
@@ -273,7 +212,7 @@ impl FramePool {
                             Layout::Segments(count) if at > 0 => (at - 1) * self.shape.segment_stride(count),
                             _ => 0,
                         };
-                        self.pieces[frame * self.stride + at] = frame * footprint + within;
+                        self.places[frame * self.stride + at] = frame * footprint + within;
                     }
                 }
             }

@@ -11,11 +11,11 @@ mod tx;
 
 use zerowire_vhost_user::features;
 
-use crate::{DriverQueue, GuestError, GuestMemory, Transport};
+use crate::{DeviceDriver, DeviceQueues, DriverQueue, GuestError, GuestMemory, Transport};
 pub use frames::{FramePool, FrameShape, Layout};
 pub use header::VirtioNetHdr;
-pub use rx::{RxCounters, RxFrame, RxMode, RxOptions, RxQueue};
-pub use tx::{TxCounters, TxQueue};
+pub use rx::{RxFrame, RxMode, RxOptions, RxQueue};
+pub use tx::TxQueue;
 
 /// Every feature that this driver can use.
 pub const SUPPORTED: u64 = features::VERSION_1
@@ -85,13 +85,14 @@ pub struct QueuePair {
     pub tx: TxQueue,
 }
 
-/// The driver of one net device.
-pub struct NetDriver<T> {
-    transport: T,
-    memory: GuestMemory,
-    features: u64,
-    pairs: u16,
+impl DeviceQueues for [QueuePair] {
+    fn all(&mut self) -> Vec<&mut DriverQueue> {
+        self.iter_mut().flat_map(|pair| [&mut *pair.rx, &mut *pair.tx]).collect()
+    }
 }
+
+/// The driver of one net device.
+pub type NetDriver<T> = DeviceDriver<T, [QueuePair]>;
 
 impl<T: Transport> NetDriver<T> {
     /// Negotiates features, shares the memory, starts all queues and posts
@@ -106,8 +107,6 @@ impl<T: Transport> NetDriver<T> {
         memory: &GuestMemory,
         options: &NetOptions,
     ) -> Result<(NetDriver<T>, Vec<QueuePair>), GuestError> {
-        let offered = transport.require(options.required)?;
-        let acked = offered & (options.wanted | options.required);
         let most = transport.max_queues()? / 2;
         if options.queue_pairs == 0 || options.queue_pairs > most {
             return Err(GuestError::BadSetting {
@@ -116,75 +115,12 @@ impl<T: Transport> NetDriver<T> {
                 rule: "at least 1 and at most what the device has (see GET_QUEUE_NUM)",
             });
         }
-        transport.negotiate(acked)?;
-        transport.share_memory(memory)?;
-        let mut driver =
-            NetDriver { transport, memory: memory.clone(), features: acked, pairs: options.queue_pairs };
-        let mut pairs = Vec::with_capacity(options.queue_pairs.into());
-        for number in 0..options.queue_pairs {
-            pairs.push(driver.make_pair(number, options)?);
-        }
+        let mut driver = NetDriver::new(transport, memory);
+        driver.negotiate(options.wanted, options.required)?;
+        let pairs = (0..options.queue_pairs).map(|number| driver.make_pair(number, options));
+        let mut pairs = pairs.collect::<Result<Vec<QueuePair>, GuestError>>()?;
         driver.run(&mut pairs)?;
         Ok((driver, pairs))
-    }
-
-    /// Features in force.
-    pub fn features(&self) -> u64 {
-        self.features
-    }
-
-    /// The guest's memory.
-    pub fn memory(&self) -> &GuestMemory {
-        &self.memory
-    }
-
-    /// The transport: hot-plug, MTU, reset, raw messages.
-    pub fn transport(&mut self) -> &mut T {
-        &mut self.transport
-    }
-
-    /// Stops all queues. What the device did before is in the used rings.
-    ///
-    /// # Errors
-    /// Those of the transport.
-    pub fn stop(&mut self) -> Result<(), GuestError> {
-        for index in 0..self.pairs * 2 {
-            self.transport.enable_queue(index, false)?;
-            self.transport.stop_queue(index)?;
-        }
-        Ok(())
-    }
-
-    /// Starts stopped queues again on the same transport.
-    ///
-    /// # Errors
-    /// Those of the transport.
-    pub fn resume(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
-        for pair in &mut *pairs {
-            pair.rx.restart(&mut self.transport)?;
-            pair.tx.restart(&mut self.transport)?;
-        }
-        self.run(pairs)
-    }
-
-    /// Goes on with a new transport after the device went away, as a VMM does
-    /// when a back end was restarted. Each queue goes on at its used index
-    /// (see [`crate::ring::DriverRing::setup`]).
-    ///
-    /// # Errors
-    /// [`GuestError::FeaturesMissing`] when the new device offers less than
-    /// is in force; those of the transport.
-    pub fn reconnect(&mut self, transport: T, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
-        self.transport = transport;
-        self.transport.require(self.features)?;
-        self.transport.negotiate(self.features)?;
-        self.transport.share_memory(&self.memory)?;
-        self.resume(pairs)
-    }
-
-    /// Gives the transport back.
-    pub fn into_transport(self) -> T {
-        self.transport
     }
 
     fn make_pair(&mut self, number: u16, options: &NetOptions) -> Result<QueuePair, GuestError> {
@@ -193,29 +129,11 @@ impl<T: Transport> NetDriver<T> {
             ..options.tx
         };
         let rx_options = options.rx.unwrap_or_else(|| self.default_rx());
-        let rx = RxQueue::new(self.make_queue(number * 2, options)?, &self.memory, &rx_options)?;
-        let tx = self.make_queue(number * 2 + 1, options)?;
-        let tx = TxQueue::new(tx, &self.memory, tx_shape, options.tx_slots)?;
+        let rx = self.make_queue(number * 2, options.queue_size)?;
+        let rx = RxQueue::new(rx, self.memory(), &rx_options)?;
+        let tx = self.make_queue(number * 2 + 1, options.queue_size)?;
+        let tx = TxQueue::new(tx, self.memory(), tx_shape, options.tx_slots)?;
         Ok(QueuePair { rx, tx })
-    }
-
-    fn make_queue(&mut self, index: u16, options: &NetOptions) -> Result<DriverQueue, GuestError> {
-        DriverQueue::start(&mut self.transport, &self.memory, index, options.queue_size, self.features)
-    }
-
-    fn run(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
-        for index in 0..self.pairs * 2 {
-            self.transport.enable_queue(index, true)?;
-        }
-        self.transport.driver_ok()?;
-        // The device may have nothing to go by yet, so the first notification
-        // comes whether or not it asks for one.
-        for pair in pairs {
-            pair.rx.publish()?;
-            pair.rx.kick()?;
-            pair.tx.kick()?;
-        }
-        Ok(())
     }
 
     fn default_rx(&self) -> RxOptions {
@@ -226,15 +144,11 @@ impl<T: Transport> NetDriver<T> {
             | features::NET_GUEST_USO6;
         let mode = if self.has(features::NET_MRG_RXBUF) {
             RxMode::Mergeable { buffer_len: 4096 }
-        } else if self.features & large != 0 {
+        } else if self.has(large) {
             RxMode::Big { descriptors: 17, header_apart: false }
         } else {
             RxMode::Small
         };
         RxOptions { mode, indirect: false, buffers: 0 }
-    }
-
-    fn has(&self, mask: u64) -> bool {
-        self.features & mask != 0
     }
 }

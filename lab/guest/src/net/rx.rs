@@ -1,10 +1,9 @@
 //! A receive queue.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::queue::{DriverQueue, driver_queue};
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, write_desc_at};
+use crate::queue::{DriverQueue, driver_queue, until};
+use crate::ring::{BufferPiece, PostedBuffers, PreparedChains};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
@@ -57,19 +56,6 @@ pub struct RxOptions {
     pub buffers: usize,
 }
 
-/// What a queue has done so far.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct RxCounters {
-    /// Frames received.
-    pub frames: u64,
-    /// Bytes of them, without virtio-net headers.
-    pub bytes: u64,
-    /// Buffers that they took.
-    pub buffers: u64,
-    /// Notifications of the device.
-    pub kicks: u64,
-}
-
 /// A received frame, in the queue's buffers until the callback returns.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
@@ -108,20 +94,14 @@ pub struct RxQueue {
     queue: DriverQueue,
     mergeable: bool,
     area: GuestSlice,
-    tables: Option<GuestSlice>,
-    /// Descriptors of all buffers, `each` a buffer.
-    segments: Vec<BufferPiece>,
-    each: usize,
     /// Bytes a buffer in `area`.
     stride: usize,
-    /// Bytes that the device may write into a buffer.
-    capacity: u32,
-    /// Buffers not posted, the longest unused first.
-    idle: VecDeque<u32>,
+    buffers: PostedBuffers,
     /// Buffers of the frame under way.
     taken: Vec<u32>,
     pieces: Vec<(usize, usize)>,
-    counters: RxCounters,
+    /// Frames received.
+    frames: u64,
 }
 
 driver_queue!(RxQueue);
@@ -146,41 +126,27 @@ impl RxQueue {
         let count = if options.buffers == 0 { posted } else { options.buffers };
         let stride = (capacity as usize).next_multiple_of(64);
         let area = memory.allocate(count * stride, 4096)?;
-        let tables = match options.indirect {
-            true => Some(memory.allocate(count * lens.len() * DESC_LEN, 64)?),
-            false => None,
-        };
-        let mut segments = Vec::with_capacity(count * lens.len());
+        let mut chains = PreparedChains::new(memory, count, lens.len(), options.indirect)?;
         for buffer in 0..count {
-            let mut at = area.guest_addr().0 + (buffer * stride) as u64;
-            for (number, &len) in lens.iter().enumerate() {
-                if let Some(tables) = &tables {
-                    let more = number + 1 < lens.len();
-                    let flags = DESC_WRITE | if more { DESC_NEXT } else { 0 };
-                    let index = buffer * lens.len() + number;
-                    write_desc_at(tables, index, at, len, flags, number as u16 + 1);
-                }
-                let addr = GuestAddr(at);
-                let writable = true;
-                segments.push(BufferPiece { addr, len, writable });
-                at += u64::from(len);
-            }
+            let mut at = buffer * stride;
+            let pieces = lens.iter().map(|&len| {
+                let piece = BufferPiece::writable(&area, at, len as usize);
+                at += len as usize;
+                piece
+            });
+            chains.set(buffer, pieces);
         }
         let mut new = RxQueue {
             queue,
             mergeable: matches!(options.mode, RxMode::Mergeable { .. }),
             area,
-            tables,
-            segments,
-            each: lens.len(),
             stride,
-            capacity,
-            idle: (0..count as u32).collect(),
+            buffers: PostedBuffers::new(chains, usize::MAX),
             taken: Vec::with_capacity(64),
             pieces: Vec::with_capacity(64),
-            counters: RxCounters::default(),
+            frames: 0,
         };
-        new.post();
+        new.buffers.post(&mut new.queue.ring);
         Ok(new)
     }
 
@@ -196,11 +162,11 @@ impl RxQueue {
     pub fn harvest(&mut self, budget: usize, mut each: impl FnMut(RxFrame<'_>)) -> Result<usize, GuestError> {
         let mut count = 0;
         while count < budget {
-            let Some(used) = self.queue.ring.reap()? else { break };
+            let Some(used) = self.buffers.reap(&mut self.queue.ring)? else { break };
             let first = used.token as usize * self.stride;
             if (used.len as usize) < HEADER_LEN {
                 let rule = "a frame's first buffer holds less than a header (5.1.6.4)";
-                return Err(self.broken(rule, used.len));
+                return Err(self.queue.ring.broken(rule, used.len.into()));
             }
             let mut bytes = [0; HEADER_LEN];
             self.area.read(first, &mut bytes);
@@ -214,11 +180,9 @@ impl RxQueue {
                 len += self.merge(header.num_buffers)?;
             }
             each(RxFrame { header, len, area: &self.area, pieces: &self.pieces });
-            self.counters.frames += 1;
-            self.counters.bytes += len as u64;
-            self.counters.buffers += self.taken.len() as u64;
-            self.idle.extend(&self.taken);
-            self.post();
+            self.frames += 1;
+            self.buffers.idle.extend(&self.taken);
+            self.buffers.post(&mut self.queue.ring);
             count += 1;
         }
         Ok(count)
@@ -228,13 +192,13 @@ impl RxQueue {
     fn merge(&mut self, num_buffers: u16) -> Result<usize, GuestError> {
         if num_buffers == 0 {
             let rule = "num_buffers is 0 with MRG_RXBUF (5.1.6.4)";
-            return Err(self.broken(rule, 0));
+            return Err(self.queue.ring.broken(rule, 0));
         }
         let mut total = 0;
         for _ in 1..num_buffers {
-            let Some(used) = self.queue.ring.reap()? else {
+            let Some(used) = self.buffers.reap(&mut self.queue.ring)? else {
                 let rule = "num_buffers counts more buffers than were given back (5.1.6.4)";
-                return Err(self.broken(rule, num_buffers.into()));
+                return Err(self.queue.ring.broken(rule, num_buffers.into()));
             };
             let len = used.len as usize;
             self.taken.push(used.token);
@@ -244,30 +208,6 @@ impl RxQueue {
         Ok(total)
     }
 
-    /// Adds idle buffers until the ring is full.
-    #[inline]
-    fn post(&mut self) {
-        while let Some(&buffer) = self.idle.front() {
-            let base = buffer as usize * self.each;
-            let added = match &self.tables {
-                None => {
-                    let segments = &self.segments[base..base + self.each];
-                    self.queue.ring.add(segments, buffer)
-                }
-                Some(tables) => {
-                    let offset = (base * DESC_LEN) as u64;
-                    let addr = GuestAddr(tables.guest_addr().0 + offset);
-                    let len = (self.each * DESC_LEN) as u32;
-                    self.queue.ring.add_indirect(addr, len, self.capacity, buffer)
-                }
-            };
-            if !added {
-                break;
-            }
-            self.idle.pop_front();
-        }
-    }
-
     /// Waits for one frame and returns header and bytes, and publishes. None
     /// when `timeout` is over first. For tests; it allocates.
     ///
@@ -275,38 +215,22 @@ impl RxQueue {
     /// Those of [`RxQueue::harvest`], [`DriverQueue::publish`] and
     /// [`DriverQueue::wait`].
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<(VirtioNetHdr, Vec<u8>)>, GuestError> {
-        let start = std::time::Instant::now();
-        loop {
+        until(self, timeout, |queue| {
             let mut found = None;
-            self.harvest(1, |frame| found = Some((frame.header, frame.to_vec())))?;
-            self.publish()?;
-            if found.is_some() {
-                return Ok(found);
-            }
-            match timeout.checked_sub(start.elapsed()) {
-                Some(left) => self.wait(1, left)?,
-                None => return Ok(None),
-            };
-        }
+            queue.harvest(1, |frame| found = Some((frame.header, frame.to_vec())))?;
+            queue.publish()?;
+            Ok(found)
+        })
     }
 
-    /// What was done so far.
-    pub fn counters(&self) -> RxCounters {
-        RxCounters { kicks: self.queue.kicks(), ..self.counters }
+    /// Frames received so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// Address and bytes of every descriptor's buffer, posted or not: what
     /// the device may write.
     pub fn writable(&self) -> impl Iterator<Item = (GuestAddr, u32)> {
-        self.segments.iter().map(|s| (s.addr, s.len))
-    }
-
-    fn broken(&self, rule: &'static str, value: u32) -> GuestError {
-        GuestError::DeviceBrokeRing {
-            queue: self.queue.ring.queue(),
-            rule,
-            index: self.counters.buffers as u16,
-            value: value.into(),
-        }
+        self.buffers.writable()
     }
 }

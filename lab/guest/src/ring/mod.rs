@@ -5,11 +5,13 @@
 //! notification fields, and checks them against its own copy. So it notices at once when a device
 //! breaks the ring.
 
+mod chains;
 mod layout;
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::{GuestAddr, GuestError, GuestMemory, QueueSetup};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueSetup};
+pub(crate) use chains::{IndirectTables, PostedBuffers, PreparedChains};
 pub use layout::{
     AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE, MAX_SIZE, RingMemory, USED_NO_NOTIFY,
     write_desc_at,
@@ -24,6 +26,20 @@ pub struct BufferPiece {
     pub len: u32,
     /// Whether the device writes it (else it reads it).
     pub writable: bool,
+}
+
+impl BufferPiece {
+    /// `len` bytes from `offset` of a slice on, for the device to read.
+    #[inline]
+    pub fn readable(slice: &GuestSlice, offset: usize, len: usize) -> BufferPiece {
+        let addr = GuestAddr(slice.guest_addr().0 + offset as u64);
+        BufferPiece { addr, len: len as u32, writable: false }
+    }
+
+    /// The same for the device to write.
+    pub fn writable(slice: &GuestSlice, offset: usize, len: usize) -> BufferPiece {
+        BufferPiece { writable: true, ..BufferPiece::readable(slice, offset, len) }
+    }
 }
 
 /// A chain that the device gave back.
@@ -336,7 +352,7 @@ impl DriverRing {
         }
     }
 
-    fn broken(&self, rule: &'static str, value: u64) -> GuestError {
+    pub(crate) fn broken(&self, rule: &'static str, value: u64) -> GuestError {
         GuestError::DeviceBrokeRing { queue: self.queue, rule, index: self.last_used, value }
     }
 }

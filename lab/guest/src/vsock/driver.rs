@@ -5,7 +5,7 @@ use zerowire_vhost_user::features;
 use super::rx::VsockRx;
 use super::tx::{TxLayout, VsockTx};
 use super::{RX_QUEUE, SUPPORTED, TX_QUEUE};
-use crate::{DriverQueue, GuestError, GuestMemory, Transport};
+use crate::{DeviceDriver, DeviceQueues, DriverQueue, GuestError, GuestMemory, Transport};
 
 /// Settings of a driver.
 #[derive(Clone, Copy, Debug)]
@@ -14,8 +14,6 @@ pub struct VsockOptions {
     pub wanted: u64,
     /// Features that the device must offer.
     pub required: u64,
-    /// Whether to acknowledge RING_EVENT_IDX.
-    pub event_idx: bool,
     /// Whether chains of both queues have indirect tables, if
     /// RING_INDIRECT_DESC was negotiated.
     pub indirect: bool,
@@ -38,8 +36,6 @@ pub struct VsockOptions {
     pub layout: TxLayout,
     /// Buffers of 64 KiB that [`VsockTx::send`] copies to.
     pub tx_slots: usize,
-    /// The guest's CID. None: what the configuration space says.
-    pub cid: Option<u64>,
 }
 
 impl Default for VsockOptions {
@@ -47,7 +43,6 @@ impl Default for VsockOptions {
         VsockOptions {
             wanted: SUPPORTED,
             required: features::VERSION_1,
-            event_idx: true,
             indirect: false,
             queue_size: 128,
             rx_buffer_len: 4096,
@@ -57,7 +52,6 @@ impl Default for VsockOptions {
             rx_align_payload: false,
             layout: TxLayout::Split,
             tx_slots: 32,
-            cid: None,
         }
     }
 }
@@ -72,12 +66,14 @@ pub struct VsockQueues {
     pub cid: u64,
 }
 
-/// The driver of one vsock device; keeps the transport.
-pub struct VsockDriver<T> {
-    transport: T,
-    memory: GuestMemory,
-    features: u64,
+impl DeviceQueues for VsockQueues {
+    fn all(&mut self) -> Vec<&mut DriverQueue> {
+        vec![&mut *self.rx, &mut *self.tx]
+    }
 }
+
+/// The driver of one vsock device.
+pub type VsockDriver<T> = DeviceDriver<T, VsockQueues>;
 
 impl<T: Transport> VsockDriver<T> {
     /// Negotiates features, reads the CID, shares the memory, starts both
@@ -91,67 +87,9 @@ impl<T: Transport> VsockDriver<T> {
         memory: &GuestMemory,
         options: &VsockOptions,
     ) -> Result<(VsockDriver<T>, VsockQueues), GuestError> {
-        let mut driver = VsockDriver { transport, memory: memory.clone(), features: 0 };
+        let mut driver = VsockDriver::new(transport, memory);
         let queues = driver.bring_up(options)?;
         Ok((driver, queues))
-    }
-
-    /// Features in force.
-    pub fn features(&self) -> u64 {
-        self.features
-    }
-
-    /// The guest's memory.
-    pub fn memory(&self) -> &GuestMemory {
-        &self.memory
-    }
-
-    /// The transport: hot-plug, raw messages.
-    pub fn transport(&mut self) -> &mut T {
-        &mut self.transport
-    }
-
-    /// Gives the transport back.
-    pub fn into_transport(self) -> T {
-        self.transport
-    }
-
-    /// Stops both queues. What the device did before is in the used rings.
-    ///
-    /// # Errors
-    /// Those of the transport.
-    pub fn stop(&mut self) -> Result<(), GuestError> {
-        for index in [RX_QUEUE, TX_QUEUE] {
-            self.transport.enable_queue(index, false)?;
-            self.transport.stop_queue(index)?;
-        }
-        Ok(())
-    }
-
-    /// Starts stopped queues again on the same transport.
-    ///
-    /// # Errors
-    /// Those of the transport.
-    pub fn resume(&mut self, queues: &mut VsockQueues) -> Result<(), GuestError> {
-        queues.rx.restart(&mut self.transport)?;
-        queues.tx.restart(&mut self.transport)?;
-        self.run(queues)
-    }
-
-    /// Goes on with a new transport after the device went away, as a VMM does
-    /// when a back end was restarted. Each queue goes on at its used index
-    /// (see [`crate::ring::DriverRing::setup`]). Connections are unknown to the new device:
-    /// see [`super::VsockStack::reset_connections`].
-    ///
-    /// # Errors
-    /// [`GuestError::FeaturesMissing`] when the new device offers less than
-    /// is in force; those of the transport.
-    pub fn reconnect(&mut self, transport: T, queues: &mut VsockQueues) -> Result<(), GuestError> {
-        self.transport = transport;
-        self.transport.require(self.features)?;
-        self.transport.negotiate(self.features)?;
-        self.transport.share_memory(&self.memory)?;
-        self.resume(queues)
     }
 
     /// Resets the device and starts over with new queues, as a guest does that
@@ -160,18 +98,12 @@ impl<T: Transport> VsockDriver<T> {
     /// # Errors
     /// As [`VsockDriver::start`].
     pub fn reset(&mut self, options: &VsockOptions) -> Result<VsockQueues, GuestError> {
-        self.transport.reset()?;
+        self.transport().reset()?;
         self.bring_up(options)
     }
 
     fn bring_up(&mut self, options: &VsockOptions) -> Result<VsockQueues, GuestError> {
-        let offered = self.transport.require(options.required)?;
-        let mut wanted = options.wanted;
-        if !options.event_idx {
-            wanted &= !features::RING_EVENT_IDX;
-        }
-        self.features = offered & (wanted | options.required);
-        let queues = self.transport.max_queues()?;
+        let queues = self.transport().max_queues()?;
         if queues <= TX_QUEUE {
             return Err(GuestError::BadSetting {
                 what: "the number of the device's queues",
@@ -179,27 +111,21 @@ impl<T: Transport> VsockDriver<T> {
                 rule: "at least 2 (see GET_QUEUE_NUM)",
             });
         }
-        self.transport.negotiate(self.features)?;
-        let cid = match options.cid {
-            Some(cid) => cid,
-            None => self.read_cid()?,
-        };
-        self.transport.share_memory(&self.memory)?;
-        let indirect = options.indirect && self.features & features::RING_INDIRECT_DESC != 0;
-        let rx = VsockRx::new(self.make_queue(RX_QUEUE, options)?, &self.memory, options, indirect)?;
-        let tx = VsockTx::new(self.make_queue(TX_QUEUE, options)?, &self.memory, options, indirect)?;
+        self.negotiate(options.wanted, options.required)?;
+        let cid = self.read_cid()?;
+        let indirect = options.indirect && self.has(features::RING_INDIRECT_DESC);
+        let rx = self.make_queue(RX_QUEUE, options.queue_size)?;
+        let rx = VsockRx::new(rx, self.memory(), options, indirect)?;
+        let tx = self.make_queue(TX_QUEUE, options.queue_size)?;
+        let tx = VsockTx::new(tx, self.memory(), options, indirect)?;
         let mut queues = VsockQueues { rx, tx, cid };
         self.run(&mut queues)?;
         Ok(queues)
     }
 
-    fn make_queue(&mut self, index: u16, options: &VsockOptions) -> Result<DriverQueue, GuestError> {
-        DriverQueue::start(&mut self.transport, &self.memory, index, options.queue_size, self.features)
-    }
-
     /// The guest's CID, from the configuration space (§5.10.4).
     fn read_cid(&mut self) -> Result<u64, GuestError> {
-        let bytes = self.transport.config(0, 8)?;
+        let bytes = self.transport().config(0, 8)?;
         match <[u8; 8]>::try_from(bytes) {
             Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
             Err(bytes) => Err(GuestError::BadSetting {
@@ -208,17 +134,5 @@ impl<T: Transport> VsockDriver<T> {
                 rule: "8",
             }),
         }
-    }
-
-    fn run(&mut self, queues: &mut VsockQueues) -> Result<(), GuestError> {
-        for index in [RX_QUEUE, TX_QUEUE] {
-            self.transport.enable_queue(index, true)?;
-        }
-        self.transport.driver_ok()?;
-        // The device may have nothing to go by yet, so the first notification
-        // comes whether or not it asks for one.
-        queues.rx.publish()?;
-        queues.rx.kick()?;
-        queues.tx.kick()
     }
 }

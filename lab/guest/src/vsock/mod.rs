@@ -15,7 +15,6 @@ mod lease;
 mod loans;
 mod pool;
 mod rx;
-mod sleep;
 mod stack;
 mod tx;
 
@@ -28,12 +27,12 @@ pub use header::{
 };
 pub use lease::{InPlaceCounters, Packet, PacketLease};
 pub use pool::{PayloadPool, StreamSum};
-pub use rx::{RxPacket, VsockRx, VsockRxCounters};
+pub use rx::{RxPacket, VsockRx};
 pub use stack::{
     ConnId, ConnState, Dequeued, Drain, Drained, POLL_DATA, POLL_END, POLL_NOTHING, Received, StackCounters,
-    StackOptions, VsockEvent, VsockStack,
+    StackOptions, VsockStack,
 };
-pub use tx::{TxLayout, VsockTx, VsockTxCounters};
+pub use tx::{TxLayout, VsockTx};
 
 /// The queue toward the guest (§5.10.2).
 pub const RX_QUEUE: u16 = 0;

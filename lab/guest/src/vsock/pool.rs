@@ -1,7 +1,7 @@
 //! Payload that is written once and sent as often as wanted.
 
 use crate::ring::BufferPiece;
-use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
+use crate::{GuestError, GuestMemory, GuestSlice};
 
 /// A stretch of guest memory filled with a pattern. A stream from it is its
 /// bytes again and again. Owns the memory; keep it while packets are in
@@ -41,16 +41,9 @@ impl PayloadPool {
         self.memory.len()
     }
 
-    /// Byte `offset` of a stream from the pool.
-    pub fn byte_at(&self, offset: u64) -> u8 {
-        pattern(offset % self.len() as u64)
-    }
-
     /// All bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.memory.append_to(0, self.len(), &mut bytes);
-        bytes
+        self.memory.to_vec()
     }
 
     /// The memory.
@@ -58,17 +51,17 @@ impl PayloadPool {
         &self.memory
     }
 
-    /// Appends the descriptors of bytes `offset..offset + len` of the stream.
-    pub fn segments(&self, offset: u64, len: usize, segments: &mut Vec<BufferPiece>) {
+    /// The descriptors of bytes `offset..offset + len` of the stream.
+    pub(super) fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = BufferPiece> {
         let mut at = (offset % self.len() as u64) as usize;
         let mut left = len;
-        while left > 0 {
+        std::iter::from_fn(move || {
             let now = left.min(self.piece).min(self.len() - at);
-            let addr = GuestAddr(self.memory.guest_addr().0 + at as u64);
-            segments.push(BufferPiece { addr, len: now as u32, writable: false });
+            let piece = BufferPiece::readable(&self.memory, at, now);
             left -= now;
             at = (at + now) % self.len();
-        }
+            (now > 0).then_some(piece)
+        })
     }
 }
 

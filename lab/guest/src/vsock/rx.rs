@@ -1,29 +1,17 @@
 //! The queue of packets toward the guest.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
 use super::loans::LentBuffers;
-use crate::queue::{DriverQueue, driver_queue};
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, Used, write_desc_at};
+use crate::queue::{DriverQueue, driver_queue, until};
+use crate::ring::{BufferPiece, PostedBuffers, PreparedChains, Used};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE};
 
 /// Buffers begin at multiples of this.
 const CACHE_LINE: usize = 64;
-
-/// What a queue has done so far.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct VsockRxCounters {
-    /// Packets received, one a buffer.
-    pub packets: u64,
-    /// Bytes of payload.
-    pub bytes: u64,
-    /// Notifications of the device.
-    pub kicks: u64,
-}
 
 /// A received packet, in the queue's buffer until the callback returns.
 #[derive(Clone, Copy, Debug)]
@@ -103,19 +91,9 @@ pub struct VsockRx {
     lent: usize,
     /// The most buffers that may be lent: the device keeps half a ring.
     most_lent: usize,
-    tables: Option<GuestSlice>,
-    /// Descriptors of all buffers, `each` a buffer.
-    segments: Vec<BufferPiece>,
-    each: usize,
     /// Bytes before the header in each buffer.
     front: usize,
-    /// Bytes that the device may write to a buffer.
-    capacity: u32,
-    /// Buffers not posted, the longest unused first.
-    idle: VecDeque<u32>,
-    posted: usize,
-    limit: usize,
-    counters: VsockRxCounters,
+    posted: PostedBuffers,
 }
 
 driver_queue!(VsockRx);
@@ -143,41 +121,24 @@ impl VsockRx {
         let align = if stride.is_multiple_of(PAGE) { PAGE } else { CACHE_LINE };
         let buffers = (0..count).map(|_| memory.allocate(stride, align));
         let buffers = buffers.collect::<Result<Box<[GuestSlice]>, GuestError>>()?;
-        let tables = match indirect {
-            true => Some(memory.allocate(count * each * DESC_LEN, 64)?),
-            false => None,
-        };
-        let mut segments = Vec::with_capacity(count * each);
+        let mut chains = PreparedChains::new(memory, count, each, indirect)?;
         let piece = (capacity as usize).div_ceil(each);
-        for (buffer, memory) in buffers.iter().enumerate() {
-            let base = memory.guest_addr().0 + front as u64;
-            for number in 0..each {
-                let start = (number * piece).min(capacity as usize);
-                let len = piece.min(capacity as usize - start) as u32;
-                let addr = GuestAddr(base + start as u64);
-                segments.push(BufferPiece { addr, len, writable: true });
-                if let Some(tables) = &tables {
-                    let flags = DESC_WRITE | if number + 1 < each { DESC_NEXT } else { 0 };
-                    write_desc_at(tables, buffer * each + number, addr.0, len, flags, number as u16 + 1);
-                }
-            }
+        for (number, buffer) in buffers.iter().enumerate() {
+            let pieces = (0..each).map(|at| {
+                let start = (at * piece).min(capacity as usize);
+                BufferPiece::writable(buffer, front + start, piece.min(capacity as usize - start))
+            });
+            chains.set(number, pieces);
         }
         let mut new = VsockRx {
             queue,
             loans: Arc::new(LentBuffers::new(buffers)),
             lent: 0,
             most_lent: count - count.min(fit).div_ceil(2),
-            tables,
-            segments,
-            each,
             front,
-            capacity,
-            idle: (0..count as u32).collect(),
-            posted: 0,
-            limit: options.rx_limit,
-            counters: VsockRxCounters::default(),
+            posted: PostedBuffers::new(chains, options.rx_limit),
         };
-        new.post();
+        new.posted.post(&mut new.queue.ring);
         Ok(new)
     }
 
@@ -206,23 +167,22 @@ impl VsockRx {
         let mut count = 0;
         self.take_back();
         while count < max {
-            let Some(used) = self.queue.ring.reap()? else { break };
-            self.posted -= 1;
+            let Some(used) = self.posted.reap(&mut self.queue.ring)? else { break };
             let result = self.open(used).and_then(&mut each);
             match result {
                 Ok(Kept::Lent) => self.lent += 1,
-                _ => self.idle.push_back(used.token),
+                _ => self.posted.idle.push_back(used.token),
             }
             result?;
             count += 1;
-            self.post();
+            self.posted.post(&mut self.queue.ring);
         }
         Ok(count)
     }
 
     /// The packet in a buffer that the device gave back.
     #[inline]
-    fn open(&mut self, used: Used) -> Result<RxPacket<'_>, GuestError> {
+    fn open(&self, used: Used) -> Result<RxPacket<'_>, GuestError> {
         if (used.len as usize) < HEADER_LEN {
             let len = used.len;
             return Err(GuestError::DeviceBrokeRule(format!(
@@ -239,8 +199,6 @@ impl VsockRx {
                 header.len
             )));
         }
-        self.counters.packets += 1;
-        self.counters.bytes += u64::from(written);
         Ok(RxPacket {
             header,
             loans: &self.loans,
@@ -256,31 +214,24 @@ impl VsockRx {
     /// # Errors
     /// Those of [`VsockRx::harvest`] and [`DriverQueue::wait`].
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<(PacketHeader, Vec<u8>)>, GuestError> {
-        let start = Instant::now();
-        loop {
+        until(self, timeout, |queue| {
             let mut found = None;
-            self.harvest(1, |packet| found = Some((packet.header, packet.to_vec())))?;
-            self.publish()?;
-            if found.is_some() {
-                return Ok(found);
-            }
-            match timeout.checked_sub(start.elapsed()) {
-                Some(left) => self.wait(1, left)?,
-                None => return Ok(None),
-            };
-        }
+            queue.harvest(1, |packet| found = Some((packet.header, packet.to_vec())))?;
+            queue.publish()?;
+            Ok(found)
+        })
     }
 
     /// Changes the most buffers posted at once: with 0 the device starves as
     /// its buffers are used up. More are posted at the next
     /// [`VsockRx::publish`].
     pub fn set_limit(&mut self, buffers: usize) {
-        self.limit = buffers;
+        self.posted.limit = buffers;
     }
 
     /// Buffers posted and not given back.
     pub fn posted(&self) -> usize {
-        self.posted
+        self.posted.posted
     }
 
     /// Buffers that a program reads in place now.
@@ -296,48 +247,22 @@ impl VsockRx {
     #[inline]
     pub fn publish(&mut self) -> Result<bool, GuestError> {
         self.take_back();
-        self.post();
+        self.posted.post(&mut self.queue.ring);
         self.queue.publish()
-    }
-
-    /// What was done so far.
-    pub fn counters(&self) -> VsockRxCounters {
-        VsockRxCounters { kicks: self.queue.kicks(), ..self.counters }
     }
 
     /// Address and bytes of every descriptor's buffer, posted or not: what
     /// the device may write.
     pub fn writable(&self) -> impl Iterator<Item = (GuestAddr, u32)> {
-        self.segments.iter().map(|s| (s.addr, s.len))
+        self.posted.writable()
     }
 
     /// Takes what was lent and came back.
     #[inline]
     fn take_back(&mut self) {
-        let before = self.idle.len();
-        self.loans.take_back(&mut self.idle);
-        self.lent -= self.idle.len() - before;
-    }
-
-    /// Adds idle buffers until the ring is full or the limit is reached.
-    #[inline]
-    fn post(&mut self) {
-        while self.posted < self.limit {
-            let Some(&buffer) = self.idle.front() else { break };
-            let base = buffer as usize * self.each;
-            let added = match &self.tables {
-                None => self.queue.ring.add(&self.segments[base..base + self.each], buffer),
-                Some(tables) => {
-                    let addr = GuestAddr(tables.guest_addr().0 + (base * DESC_LEN) as u64);
-                    let len = (self.each * DESC_LEN) as u32;
-                    self.queue.ring.add_indirect(addr, len, self.capacity, buffer)
-                }
-            };
-            if !added {
-                break;
-            }
-            self.idle.pop_front();
-            self.posted += 1;
-        }
+        let idle = &mut self.posted.idle;
+        let before = idle.len();
+        self.loans.take_back(idle);
+        self.lent -= idle.len() - before;
     }
 }

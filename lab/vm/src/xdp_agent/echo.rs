@@ -90,7 +90,7 @@ pub fn on(socket: &str, pairs: &str, name: &str) -> Result<String> {
     let (pairs, name) = (pairs.parse().with_context(number)?, name.parse().with_context(number)?);
     let mut vm = EchoVm::start(Path::new(socket), &memory(true)?, pairs)?;
     vm.echo(name)?;
-    let frames = |p: &QueuePair| p.rx.counters().frames.to_string();
+    let frames = |p: &QueuePair| p.rx.frames().to_string();
     Ok(vm.pairs().iter().map(frames).collect::<Vec<_>>().join(" "))
 }
 

@@ -82,7 +82,7 @@ pub(super) struct RxCredit {
     pub packets_untold: u32,
 }
 
-/// What the peer has room for, and who waits for it.
+/// What the peer has room for.
 #[derive(Debug, Default)]
 pub(super) struct TxCredit {
     /// Bytes sent.
@@ -91,10 +91,6 @@ pub(super) struct TxCredit {
     pub peer_fwd_cnt: u32,
     /// Whether the peer was asked for credit since it gave some.
     pub asked: bool,
-    /// Whether somebody waits for credit.
-    pub stalled: bool,
-    /// Whether somebody waits for room in the queue.
-    pub wants_room: bool,
 }
 
 /// Flags of SHUTDOWN.
@@ -127,8 +123,6 @@ pub(super) struct Conn {
     pub own_cid: u64,
     pub kind: SocketType,
     pub state: ConnState,
-    /// Events not yet told.
-    pub events: u8,
     /// The application gave it up; it goes when it has ended.
     pub given_up: bool,
 
@@ -153,7 +147,6 @@ impl Conn {
             own_cid,
             kind,
             state: ConnState::Connecting,
-            events: 0,
             given_up: false,
             rx: RxCredit { buf_alloc, ..RxCredit::default() },
             tx: TxCredit::default(),
@@ -199,9 +192,8 @@ impl Conn {
         self.told();
     }
 
-    /// Takes the peer's credit from a header. True when it is another than
-    /// before.
-    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, PeerFault> {
+    /// Takes the peer's credit from a header.
+    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<(), PeerFault> {
         let moved = header.fwd_cnt.wrapping_sub(self.tx.peer_fwd_cnt);
         if moved > self.tx.sent.wrapping_sub(self.tx.peer_fwd_cnt) {
             return Err(PeerFault::new(
@@ -216,7 +208,7 @@ impl Conn {
         self.tx.peer_fwd_cnt = header.fwd_cnt;
         self.tx.peer_buf_alloc = header.buf_alloc;
         self.tx.asked &= !changed;
-        Ok(changed)
+        Ok(())
     }
 
     /// Counts received payload after checking that the peer kept to its credit.

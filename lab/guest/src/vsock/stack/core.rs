@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::conn::{Conn, Key, PeerFault, broke};
 use super::send::Output;
-use super::{ConnId, ConnState, StackCounters, StackOptions, VsockEvent};
+use super::{ConnId, ConnState, StackCounters, StackOptions};
 use crate::GuestError;
 use crate::vsock::lease::{Arrived, Returned, Returns};
 use crate::vsock::rx::Kept;
@@ -14,12 +14,6 @@ use crate::vsock::{
     CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV,
     SocketType,
 };
-
-pub(super) const CONNECTED: u8 = 1;
-pub(super) const READABLE: u8 = 2;
-pub(super) const WRITABLE: u8 = 4;
-pub(super) const PEER_SHUTDOWN: u8 = 8;
-pub(super) const ENDED: u8 = 16;
 
 #[derive(Debug)]
 struct SocketSlot {
@@ -43,10 +37,6 @@ pub(super) struct Core {
     pub keys: HashMap<Key, ConnId>,
     pub listeners: HashMap<u32, StackListener>,
     pub output: Output,
-    /// Connections with events.
-    dirty: VecDeque<ConnId>,
-    incoming: Vec<u32>,
-    room_waiters: Vec<ConnId>,
     pub counters: StackCounters,
     pub last_fault: Option<String>,
     pub in_place: InPlaceCounters,
@@ -65,9 +55,6 @@ impl Core {
             keys: HashMap::new(),
             listeners: HashMap::new(),
             output: Output::default(),
-            dirty: VecDeque::new(),
-            incoming: Vec::new(),
-            room_waiters: Vec::new(),
             counters: StackCounters::default(),
             last_fault: None,
             in_place: InPlaceCounters::default(),
@@ -134,56 +121,6 @@ impl Core {
         }
     }
 
-    pub(super) fn note(&mut self, id: ConnId, event: u8) {
-        let Some(conn) = self.get_mut(id) else { return };
-        let first = conn.events == 0;
-        conn.events |= event;
-        if first {
-            self.dirty.push_back(id);
-        }
-    }
-
-    pub(super) fn take_events(&mut self) -> Vec<VsockEvent> {
-        let ports = std::mem::take(&mut self.incoming);
-        let mut events: Vec<_> = ports.into_iter().map(|port| VsockEvent::Incoming { port }).collect();
-        while let Some(id) = self.dirty.pop_front() {
-            let Some(conn) = self.get_mut(id) else { continue };
-            let bits = std::mem::take(&mut conn.events);
-            let ended = match conn.state {
-                ConnState::Refused => VsockEvent::Refused(id),
-                ConnState::Reset => VsockEvent::Reset(id),
-                _ => VsockEvent::Closed(id),
-            };
-            let all = [
-                (CONNECTED, VsockEvent::Connected(id)),
-                (READABLE, VsockEvent::Readable(id)),
-                (WRITABLE, VsockEvent::Writable(id)),
-                (PEER_SHUTDOWN, VsockEvent::PeerShutdown(id)),
-                (ENDED, ended),
-            ];
-            events.extend(all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, event)| event));
-        }
-        events
-    }
-
-    /// Remembers that a connection waits for room in the transmit queue.
-    pub(super) fn wait_for_room(&mut self, id: ConnId) {
-        let Some(conn) = self.get_mut(id) else { return };
-        if !std::mem::replace(&mut conn.tx.wants_room, true) {
-            self.room_waiters.push(id);
-        }
-        self.output.wants_room = true;
-    }
-
-    /// There is room in the transmit queue again: tells those who wait.
-    pub(super) fn note_room(&mut self) {
-        while let Some(id) = self.room_waiters.pop() {
-            let Some(conn) = self.get_mut(id) else { continue };
-            conn.tx.wants_room = false;
-            self.note(id, WRITABLE);
-        }
-    }
-
     /// Queues a packet of a connection without payload.
     pub(super) fn say(&mut self, id: ConnId, op: Op, flags: u32) {
         let Some(conn) = self.get_mut(id) else { return };
@@ -228,22 +165,19 @@ impl Core {
         conn.outgoing = None;
         if conn.given_up {
             self.remove(id);
-        } else {
-            self.note(id, ENDED);
         }
     }
 
     /// After data was taken out: tells the peer of the space, and answers a
     /// whole shutdown when all was read (§5.10.6.5).
     pub(super) fn after_read(&mut self, id: ConnId) {
-        let auto = self.options.auto_credit;
         let Some(conn) = self.get_mut(id) else { return };
         if conn.shutdown.peer == SHUTDOWN_BOTH && !conn.readable() {
             if matches!(conn.state, ConnState::Established | ConnState::Closing) {
                 self.say(id, Op::Rst, 0);
                 self.end(id, ConnState::Closed);
             }
-        } else if auto && conn.should_update() {
+        } else if conn.should_update() {
             self.say(id, Op::CreditUpdate, 0);
         }
     }
@@ -316,9 +250,6 @@ impl Core {
                 if let Some(listener) = self.listeners.get_mut(&key.local_port) {
                     listener.waiting.push_back(id);
                 }
-                if !self.incoming.contains(&key.local_port) {
-                    self.incoming.push(key.local_port);
-                }
                 self.say(id, Op::Response, 0);
             }
             _ => {
@@ -348,12 +279,10 @@ impl Core {
             return Err(PeerFault::new(rule, header));
         }
         let both = conn.shutdown.peer == SHUTDOWN_BOTH || conn.shutdown.own == SHUTDOWN_BOTH;
-        let (state, stalled) = (conn.state, conn.tx.stalled);
-        match (state, op) {
+        match (conn.state, op) {
             (ConnState::Connecting, Op::Response) => {
                 conn.take_credit(header)?;
                 conn.state = ConnState::Established;
-                self.note(id, CONNECTED);
                 return Ok(Kept::No);
             }
             (ConnState::Connecting, Op::Rst) => {
@@ -364,24 +293,15 @@ impl Core {
                 self.end(id, if both { ConnState::Closed } else { ConnState::Reset });
                 return Ok(Kept::No);
             }
-            (ConnState::Connecting, _) | (_, Op::Request | Op::Response) => {
+            (state @ ConnState::Connecting, _) | (state, Op::Request | Op::Response) => {
                 return Err(PeerFault::new(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
             }
             _ => {}
         }
-        let has_room = conn.take_credit(header)? && stalled && conn.credit() > 0;
-        if has_room {
-            conn.tx.stalled = false;
-        }
-        if op == Op::Shutdown {
-            conn.shutdown.peer |= header.flags;
-        }
-        if has_room {
-            self.note(id, WRITABLE);
-        }
+        conn.take_credit(header)?;
         match op {
             Op::Shutdown => {
-                self.note(id, PEER_SHUTDOWN);
+                conn.shutdown.peer |= header.flags;
                 self.after_read(id);
             }
             Op::Rw => return self.payload(id, packet),

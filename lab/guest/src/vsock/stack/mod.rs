@@ -1,12 +1,10 @@
 //! Connections over the queues, for one thread.
 //!
-//! Nothing happens by itself: [`VsockStack::turn`] and [`VsockStack::poll`]
-//! take what the device sent and give it what waits; the calls that wait for
-//! something make turns until it is there. Every received packet is checked
-//! against the rules and against the credit that the device was given. What a
-//! peer does wrong resets its connection ([`StackCounters::faults`]). A packet
-//! that no device may pass on is a [`GuestError::DeviceBrokeRule`], after which
-//! the stack is of no more use.
+//! Nothing happens by itself: [`VsockStack::turn`] takes what the device sent and gives it what
+//! waits; the calls that wait for something make turns until it is there. Every received packet is
+//! checked against the rules and against the credit that the device was given. What a peer does
+//! wrong resets its connection ([`StackCounters::faults`]). A packet that no device may pass on is
+//! a [`GuestError::DeviceBrokeRule`], after which the stack is of no more use.
 
 mod conn;
 mod core;
@@ -24,7 +22,7 @@ use conn::{Key, Outgoing};
 use core::{Core, StackListener};
 pub use receive::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
 use send::{add, last_flags};
-pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent};
+pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions};
 
 /// First port that connections get which name none.
 const FIRST_PORT: u32 = 49152;
@@ -48,11 +46,6 @@ impl VsockStack {
         &mut self.queues
     }
 
-    /// Gives the queues back.
-    pub fn into_queues(self) -> VsockQueues {
-        self.queues
-    }
-
     /// CID of the guest.
     pub fn cid(&self) -> u64 {
         self.core.cid
@@ -68,18 +61,6 @@ impl VsockStack {
         let listener = self.core.listeners.entry(port);
         let listener = listener.or_insert_with(|| StackListener { kind, in_place, waiting: VecDeque::new() });
         (listener.kind, listener.in_place) = (kind, in_place);
-    }
-
-    /// Takes no more connections at `port`; those that wait are reset.
-    ///
-    /// # Errors
-    /// As [`VsockStack::abort`].
-    pub fn unlisten(&mut self, port: u32) -> Result<(), GuestError> {
-        let listener = self.core.listeners.remove(&port);
-        for conn in listener.into_iter().flat_map(|listener| listener.waiting) {
-            self.abort(conn)?;
-        }
-        Ok(())
     }
 
     /// The next connection that came at `port`. Its request was granted
@@ -197,9 +178,9 @@ impl VsockStack {
     }
 
     /// Sends bytes of a STREAM connection as credit and queue allow; returns
-    /// how many were taken. Less than all: wait for
-    /// [`VsockEvent::Writable`]. Of a SEQPACKET connection they are one
-    /// message, taken wholly (see [`VsockStack::send_message`]) or not.
+    /// how many were taken. Less than all: try again after a turn. Of a
+    /// SEQPACKET connection they are one message, taken wholly (see
+    /// [`VsockStack::send_message`]) or not.
     ///
     /// # Errors
     /// [`GuestError::NotConnected`], also when this side or the peer shut this
@@ -229,7 +210,6 @@ impl VsockStack {
         self.core.send_rest(&mut self.queues.tx, id)?;
         let conn = self.core.need(id)?;
         if conn.outgoing.is_some() {
-            conn.tx.stalled = true;
             self.queues.tx.publish()?;
             return Ok(false);
         }
@@ -356,16 +336,6 @@ impl VsockStack {
                 self.core.end(id, ConnState::Reset);
             }
         }
-    }
-
-    /// Tells the peer of the buffer space now.
-    ///
-    /// # Errors
-    /// [`GuestError::NotConnected`]; those of [`VsockStack::turn`].
-    pub fn send_credit_update(&mut self, conn: ConnId) -> Result<(), GuestError> {
-        self.core.need(conn)?;
-        self.core.say(conn, Op::CreditUpdate, 0);
-        self.push_out()
     }
 
     /// Adds the packets that wait and lets the device see them.

@@ -2,7 +2,7 @@
 //! buffers again.
 
 use super::conn::PeerFault;
-use super::core::{Core, READABLE};
+use super::core::Core;
 use super::{ConnId, Drain};
 use crate::vsock::rx::Kept;
 use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
@@ -35,19 +35,13 @@ impl Core {
             return Ok(Kept::No);
         }
         if let Some(arrived) = &mut conn.in_place {
-            let before = arrived.is_empty();
             let kept = arrived.push(packet, &mut in_place);
-            let readable = before && !arrived.is_empty();
             self.in_place = in_place;
-            if readable {
-                self.note(id, READABLE);
-            }
             return Ok(kept);
         }
         let kind = conn.kind;
         let message = kind == SocketType::SeqPacket && header.flags & RW_EOM != 0;
         if conn.bulk.drain == Drain::Off {
-            let before = conn.readable();
             packet.append_to(&mut conn.inbox.bytes);
             if kind == SocketType::SeqPacket {
                 conn.inbox.partial += packet.len();
@@ -56,12 +50,10 @@ impl Core {
                 let len = std::mem::take(&mut conn.inbox.partial);
                 conn.inbox.messages.push_back((len, header.flags & RW_EOR != 0));
             }
-            match (before, conn.readable()) {
-                (false, true) => self.note(id, READABLE),
-                // A part of a message may have used up the credit, and no
-                // read comes to tell of more before its rest is here.
-                (false, false) => self.after_read(id),
-                _ => {}
+            if !conn.readable() {
+                // A part of a message may have used up the credit, and no read comes to tell of
+                // more before its rest is here.
+                self.after_read(id);
             }
             return Ok(Kept::No);
         }

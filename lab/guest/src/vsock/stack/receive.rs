@@ -13,12 +13,8 @@ use crate::GuestError;
 use crate::vsock::SocketType;
 use crate::vsock::lease::{Arrived, InPlaceCounters, PacketLease};
 
-/// [`VsockStack::poll_value`]: nothing is there yet.
-pub const POLL_NOTHING: u32 = 0;
-/// [`VsockStack::poll_value`]: there is payload.
-pub const POLL_DATA: u32 = 1;
-/// [`VsockStack::poll_value`]: no more payload will come.
-pub const POLL_END: u32 = u32::MAX;
+// The values of [`VsockStack::poll_value`] are those of a window of mapped receive.
+pub use zerowire_wire::mapped::{POLL_DATA, POLL_END, POLL_NOTHING};
 
 /// What [`VsockStack::dequeue`] brought.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use super::core::Core;
 use super::{ConnId, ConnState};
 use crate::GuestError;
-use crate::ring::BufferPiece;
 use crate::vsock::{
     MAX_PAYLOAD, Op, PacketHeader, PayloadPool, RW_EOM, RW_EOR, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,
     VsockTx,
@@ -20,8 +19,6 @@ pub(super) struct Output {
     pub unsent: VecDeque<ConnId>,
     /// True: somebody waits for room in the queue.
     pub wants_room: bool,
-    /// Kept from packet to packet to save the allocation.
-    segments: Vec<BufferPiece>,
 }
 
 impl Output {
@@ -100,28 +97,12 @@ impl Core {
             if rest.is_empty() && (sent > 0 || message.is_none()) {
                 return Ok((sent, true));
             }
-            let mut room = self.output.flush(tx)?;
-            let conn = self.need(id)?;
-            let len = rest.len().min(conn.credit() as usize).min(MAX_PAYLOAD);
-            if len == 0 && !rest.is_empty() {
-                conn.tx.stalled = true;
-                self.ask_credit(id);
-                self.output.flush(tx)?;
+            let put = |tx: &mut VsockTx, header: &PacketHeader| add(tx, header, &rest[..header.len as usize]);
+            let Some(len) = self.send_packet(tx, id, rest.len(), message.unwrap_or(0), put)? else {
                 return Ok((sent, false));
-            }
-            let last = len == rest.len();
-            let flags = message.filter(|_| last).unwrap_or(0);
-            let header = PacketHeader { len: len as u32, flags, ..conn.header(Op::Rw) };
-            room = room && add(tx, &header, &rest[..len])?;
-            if !room {
-                self.wait_for_room(id);
-                return Ok((sent, false));
-            }
-            let conn = self.need(id)?;
-            conn.count_sent(len as u32);
-            self.counters.payload_sent += len as u64;
+            };
             sent += len;
-            if last {
+            if len == rest.len() {
                 return Ok((sent, true));
             }
         }
@@ -137,45 +118,59 @@ impl Core {
         write_len: usize,
         messages: bool,
     ) -> Result<bool, GuestError> {
-        let mut room = self.output.flush(tx)?;
-        let conn = self.need(id)?;
-        if conn.bulk.write_left == 0 {
-            conn.bulk.write_left = write_len;
+        let bulk = &mut self.need(id)?.bulk;
+        if bulk.write_left == 0 {
+            bulk.write_left = write_len;
         }
-        let len = conn.bulk.write_left.min(conn.credit() as usize).min(MAX_PAYLOAD);
-        if len == 0 {
-            conn.tx.stalled = true;
+        let (pool_at, left) = (bulk.pool_at, bulk.write_left);
+        let put = |tx: &mut VsockTx, header: &PacketHeader| {
+            let pieces = || pool.pieces(pool_at, header.len as usize);
+            let count = pieces().count();
+            if count >= usize::from(tx.ring().memory().size()) {
+                return Err(GuestError::BadSetting {
+                    what: "the number of a packet's pieces",
+                    value: count as u64,
+                    rule: "less than the queue's size; make the pool's pieces longer",
+                });
+            }
+            Ok(tx.submit(header, pieces()) || tx.reap()? > 0 && tx.submit(header, pieces()))
+        };
+        let flags = if messages { RW_EOM } else { 0 };
+        let Some(len) = self.send_packet(tx, id, left, flags, put)? else { return Ok(false) };
+        let bulk = &mut self.need(id)?.bulk;
+        bulk.pool_at += len as u64;
+        bulk.write_left -= len;
+        Ok(true)
+    }
+
+    /// Sends the next packet of a write of which `left` bytes are left, as long as credit allows;
+    /// the last one gets `flags`. `put` adds it to the queue, with the payload that its header
+    /// tells of. Returns its bytes; None when credit or queue don't allow a packet.
+    fn send_packet(
+        &mut self,
+        tx: &mut VsockTx,
+        id: ConnId,
+        left: usize,
+        flags: u32,
+        put: impl FnOnce(&mut VsockTx, &PacketHeader) -> Result<bool, GuestError>,
+    ) -> Result<Option<usize>, GuestError> {
+        let room = self.output.flush(tx)?;
+        let conn = self.need(id)?;
+        let len = left.min(conn.credit() as usize).min(MAX_PAYLOAD);
+        if len == 0 && left > 0 {
             self.ask_credit(id);
             self.output.flush(tx)?;
-            return Ok(false);
+            return Ok(None);
         }
-        let last = messages && len == conn.bulk.write_left;
-        let flags = if last { RW_EOM } else { 0 };
+        let flags = if len == left { flags } else { 0 };
         let header = PacketHeader { len: len as u32, flags, ..conn.header(Op::Rw) };
-        let pool_at = conn.bulk.pool_at;
-        let segments = &mut self.output.segments;
-        segments.clear();
-        pool.segments(pool_at, len, segments);
-        if segments.len() >= usize::from(tx.ring().memory().size()) {
-            return Err(GuestError::BadSetting {
-                what: "the number of a packet's pieces",
-                value: segments.len() as u64,
-                rule: "less than the queue's size; make the pool's pieces longer",
-            });
+        if !(room && put(tx, &header)?) {
+            self.output.wants_room = true;
+            return Ok(None);
         }
-        room = room
-            && (tx.submit_segments(&header, segments)
-                || tx.reap()? > 0 && tx.submit_segments(&header, segments));
-        if !room {
-            self.wait_for_room(id);
-            return Ok(false);
-        }
-        let conn = self.need(id)?;
-        conn.count_sent(len as u32);
-        conn.bulk.pool_at += len as u64;
-        conn.bulk.write_left -= len;
+        self.need(id)?.count_sent(len as u32);
         self.counters.payload_sent += len as u64;
-        Ok(true)
+        Ok(Some(len))
     }
 }
 

@@ -4,8 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ConnId, ConnState, Received, SocketType, VsockEvent, VsockStack};
+use super::{ConnId, ConnState, Received, SocketType, VsockStack};
 use crate::GuestError;
+use crate::queue::sleep;
 use crate::vsock::VsockQueues;
 
 /// Packets that may wait for room in the transmit queue. With more, nothing
@@ -17,20 +18,6 @@ const BUDGET: usize = 256;
 const NAP: Duration = Duration::from_millis(200);
 
 impl VsockStack {
-    /// Makes a turn and returns what happened since the last call. It sleeps
-    /// up to `timeout` when there is nothing to do.
-    ///
-    /// # Errors
-    /// As [`VsockStack::turn`].
-    pub fn poll(&mut self, timeout: Duration) -> Result<Vec<VsockEvent>, GuestError> {
-        let events = self.core.take_events();
-        if !events.is_empty() {
-            return Ok(events);
-        }
-        self.turn(timeout)?;
-        Ok(self.core.take_events())
-    }
-
     /// Makes a turn: received packets are handled, packets that wait go out,
     /// and the device sees both. When there is nothing to do it sleeps up to
     /// `timeout`, once. Returns how many packets came or were given back.
@@ -45,16 +32,15 @@ impl VsockStack {
             return Ok(count);
         }
         let for_room = self.core.output.wants_room || !self.core.output.packets.is_empty();
-        self.queues.sleep(for_room, timeout)?;
+        let VsockQueues { rx, tx, .. } = &mut self.queues;
+        sleep(&mut [(&mut **rx, Some(1)), (&mut **tx, for_room.then_some(1))], timeout)?;
         self.work()
     }
 
     fn work(&mut self) -> Result<usize, GuestError> {
         let (core, VsockQueues { rx, tx, .. }) = (&mut self.core, &mut self.queues);
         let reaped = tx.reap()?;
-        if reaped > 0 && std::mem::take(&mut core.output.wants_room) {
-            core.note_room();
-        }
+        core.output.wants_room &= reaped == 0;
         core.take_returns();
         let budget = BUDGET.min(MOST_WAITING.saturating_sub(core.output.packets.len()));
         let received = rx.try_harvest(budget, |packet| core.input(&packet))?;

@@ -1,14 +1,10 @@
-//! What callers of a stack see: settings, states, events, counters.
+//! What callers of a stack see: settings, states, counters.
 
 /// Settings of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackOptions {
     /// Bytes that each connection can hold. The peer gets this figure.
     pub buf_alloc: u32,
-    /// Whether to tell the peer of free space by CREDIT_UPDATE packets as
-    /// [`VsockStack`](super::VsockStack) sees fit; else only when it asks, or by
-    /// [`VsockStack::send_credit_update`](super::VsockStack::send_credit_update).
-    pub auto_credit: bool,
     /// Whether a send that finds no credit asks the peer for some, once until
     /// some comes. Linux does not ask: the peer tells of free space by itself.
     pub ask_credit: bool,
@@ -19,7 +15,7 @@ pub struct StackOptions {
 
 impl Default for StackOptions {
     fn default() -> Self {
-        StackOptions { buf_alloc: 256 << 10, auto_credit: true, ask_credit: true, backlog: 1024 }
+        StackOptions { buf_alloc: 256 << 10, ask_credit: true, backlog: 1024 }
     }
 }
 
@@ -46,31 +42,6 @@ pub enum ConnState {
     Refused,
     /// Ended by an RST out of order.
     Reset,
-}
-
-/// What happened to the stack's connections. A hint: the same event comes once
-/// for several packets.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum VsockEvent {
-    /// Connections wait for [`VsockStack::accept`](super::VsockStack::accept).
-    Incoming {
-        /// At this port.
-        port: u32,
-    },
-    /// The request was granted.
-    Connected(ConnId),
-    /// There is something to read.
-    Readable(ConnId),
-    /// A send that was cut short may go on.
-    Writable(ConnId),
-    /// See [`VsockStack::peer_shutdown`](super::VsockStack::peer_shutdown).
-    PeerShutdown(ConnId),
-    /// Ended in order.
-    Closed(ConnId),
-    /// The request was refused.
-    Refused(ConnId),
-    /// Ended out of order.
-    Reset(ConnId),
 }
 
 /// What a read brought.
