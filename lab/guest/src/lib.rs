@@ -105,6 +105,7 @@
 
 mod driver;
 mod error;
+mod frames;
 mod memory;
 pub mod misbehave;
 pub mod net;

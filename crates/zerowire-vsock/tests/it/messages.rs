@@ -6,8 +6,8 @@ use crate::support::raw::RawGuest;
 use crate::support::vsock::{Guest, Messages, Vm, VsockBackend, pattern};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, F_SEQPACKET, HOST_CID, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType,
-    StackOptions, TxLayout, VsockOptions,
+    ConnId, ConnState, F_SEQPACKET, HOST_CID, Layout, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType,
+    StackOptions, VsockOptions,
 };
 
 const SIZES: [usize; 13] = [1, 2, 43, 44, 1000, 4051, 4052, 4053, 8104, 65_535, 65_536, 65_537, 200_000];
@@ -64,10 +64,10 @@ fn echo(guest: &mut Guest, conn: ConnId, host: &Messages, sizes: &[usize]) {
 fn bounds_are_kept_both_ways_on_connections_of_both_makers() {
     let backend = VsockBackend::one();
     let layouts = [
-        (TxLayout::Split, false, 4096, 1),
-        (TxLayout::Single, true, 4096, 3),
-        (TxLayout::Pieces(1000), false, 100_000, 2),
-        (TxLayout::Pieces(4096), true, 4096, 1),
+        (Layout::Split, false, 4096, 1),
+        (Layout::Single, true, 4096, 3),
+        (Layout::Pieces(1000), false, 100_000, 2),
+        (Layout::Pieces(4096), true, 4096, 1),
     ];
     for (layout, indirect, rx_buffer_len, rx_descriptors) in layouts {
         let options =

@@ -8,8 +8,7 @@ use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, read_exact, togeth
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, Op, PacketHeader, SUPPORTED, SocketType, StackOptions, TxLayout,
-    VsockOptions,
+    ConnId, ConnState, HOST_CID, Layout, Op, PacketHeader, SUPPORTED, SocketType, StackOptions, VsockOptions,
 };
 use zerowire_guest::{DirtyLog, features as f};
 use zerowire_vhost_user::LogRegion;
@@ -60,10 +59,10 @@ fn shapes() -> Vec<VsockOptions> {
         ..VsockOptions::default()
     };
     vec![
-        shape(TxLayout::Split, false, 4096, 1, 0),
-        shape(TxLayout::Single, true, 100, 3, 0),
-        shape(TxLayout::Pieces(1000), false, 70_000, 7, 0),
-        shape(TxLayout::Pieces(4096), true, 10_000, 2, f::RING_EVENT_IDX),
+        shape(Layout::Split, false, 4096, 1, 0),
+        shape(Layout::Single, true, 100, 3, 0),
+        shape(Layout::Pieces(1000), false, 70_000, 7, 0),
+        shape(Layout::Pieces(4096), true, 10_000, 2, f::RING_EVENT_IDX),
     ]
 }
 

@@ -5,7 +5,7 @@ use crate::support::raw::RawGuest;
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, together};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, Op, PacketHeader, Received, SHUTDOWN_SEND, SocketType, StackOptions, TxLayout,
+    ConnId, ConnState, Layout, Op, PacketHeader, Received, SHUTDOWN_SEND, SocketType, StackOptions,
     VsockOptions,
 };
 
@@ -73,7 +73,7 @@ fn bytes_arrive_both_ways_with_one_copy() {
 #[test]
 fn every_layout_into_buffers_of_any_size() {
     let backend = two();
-    let layouts = [TxLayout::Single, TxLayout::Split, TxLayout::Pieces(1000), TxLayout::Pieces(4096)];
+    let layouts = [Layout::Single, Layout::Split, Layout::Pieces(1000), Layout::Pieces(4096)];
     let buffers = [(45, 2), (100, 1), (4096, 3), (70_000, 7)];
     for (layout, (rx_buffer_len, rx_descriptors)) in layouts.into_iter().zip(buffers) {
         for indirect in [false, true] {

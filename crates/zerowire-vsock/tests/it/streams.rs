@@ -8,9 +8,7 @@ use std::time::Duration;
 use crate::support::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::features;
-use zerowire_guest::vsock::{
-    ConnId, ConnState, PayloadPool, SUPPORTED, StackOptions, TxLayout, VsockOptions,
-};
+use zerowire_guest::vsock::{ConnId, ConnState, Layout, PayloadPool, SUPPORTED, StackOptions, VsockOptions};
 
 const SIZES: [usize; 14] =
     [1, 2, 43, 44, 45, 1000, 4052, 4096, 4097, 16_384, 65_536, 65_537, 262_144, 1 << 20];
@@ -63,7 +61,7 @@ fn bytes_arrive_both_ways_on_connections_of_both_makers() {
 fn every_layout_of_chains_and_buffers() {
     let sizes = [1, 44, 4052, 4096, 10_000, 65_537, 200_000];
     let backend = VsockBackend::one();
-    for layout in [TxLayout::Single, TxLayout::Split, TxLayout::Pieces(4096), TxLayout::Pieces(1000)] {
+    for layout in [Layout::Single, Layout::Split, Layout::Pieces(4096), Layout::Pieces(1000)] {
         for indirect in [false, true] {
             let options = VsockOptions { layout, indirect, ..VsockOptions::default() };
             let mut guest = backend.guest_with("vm", &options, StackOptions::default());

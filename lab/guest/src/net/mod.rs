@@ -4,15 +4,14 @@
 //! off and may run on threads of their own. Queue `2 n` receives and
 //! `2 n + 1` transmits (§5.1.2).
 
-mod frames;
 pub mod header;
 mod rx;
 mod tx;
 
 use zerowire_vhost_user::features;
 
+pub use crate::frames::{FramePool, FrameShape, Layout};
 use crate::{DeviceDriver, DeviceQueues, DriverQueue, GuestError, GuestMemory, Transport};
-pub use frames::{FramePool, FrameShape, Layout};
 pub use header::VirtioNetHdr;
 pub use rx::{RxFrame, RxMode, RxOptions, RxQueue};
 pub use tx::TxQueue;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::frames::{FramePool, FrameShape};
 use crate::queue::{DriverQueue, driver_queue, until};
 use crate::{GuestError, GuestMemory};
 
-use super::frames::{FramePool, FrameShape};
 use super::header::VirtioNetHdr;
 
 /// Marks chains of frames that belong to somebody else's pool.

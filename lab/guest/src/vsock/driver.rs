@@ -3,8 +3,9 @@
 use zerowire_vhost_user::features;
 
 use super::rx::VsockRx;
-use super::tx::{TxLayout, VsockTx};
+use super::tx::VsockTx;
 use super::{RX_QUEUE, SUPPORTED, TX_QUEUE};
+use crate::frames::Layout;
 use crate::{DeviceDriver, DeviceQueues, DriverQueue, GuestError, GuestMemory, Transport};
 
 /// Settings of a driver.
@@ -33,7 +34,7 @@ pub struct VsockOptions {
     /// in place ([`super::VsockStack::dequeue`]); else the buffer does.
     pub rx_align_payload: bool,
     /// How [`VsockTx::send`] cuts packets into descriptors.
-    pub layout: TxLayout,
+    pub layout: Layout,
     /// Buffers of 64 KiB that [`VsockTx::send`] copies to.
     pub tx_slots: usize,
 }
@@ -50,7 +51,7 @@ impl Default for VsockOptions {
             rx_buffers: 0,
             rx_limit: usize::MAX,
             rx_align_payload: false,
-            layout: TxLayout::Split,
+            layout: Layout::Split,
             tx_slots: 32,
         }
     }

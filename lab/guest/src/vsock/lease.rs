@@ -6,11 +6,10 @@
 //! reference into them is made here: access copies, or reads with volatile operations. Who trusts
 //! the device, as a guest trusts its hypervisor, can make a slice of [`Packet::as_ptr`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::RW_EOM;
-use super::loans::LentBuffers;
+use super::loans::{LentBuffers, Returns};
 use super::rx::{Kept, RxPacket};
 use super::stack::ConnId;
 use crate::GuestSlice;
@@ -34,15 +33,7 @@ pub struct InPlaceCounters {
     pub held_bytes: u64,
 }
 
-/// What leases gave back to their stack, from any thread.
-#[derive(Debug, Default)]
-pub(super) struct Returns {
-    list: Mutex<Returned>,
-    /// Whether there is any: spares the lock on each turn.
-    any: AtomicBool,
-}
-
-/// See [`Returns`].
+/// What leases gave back to their stack.
 #[derive(Debug, Default)]
 pub(super) struct Returned {
     /// Bytes that were read and are the sender's again, by connection.
@@ -51,26 +42,12 @@ pub(super) struct Returned {
     spare: Vec<Vec<Piece>>,
 }
 
-impl Returns {
-    fn add(&self, conn: ConnId, bytes: u32, list: Vec<Piece>) {
-        let mut returned = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        returned.read.push((conn, bytes));
-        if returned.spare.len() < SPARE_LISTS {
-            returned.spare.push(list);
-        }
-        self.any.store(true, Ordering::Release);
-    }
-
-    /// Moves all to `target`.
-    #[inline]
-    pub(super) fn take(&self, target: &mut Returned) {
-        if self.any.load(Ordering::Acquire) {
-            let mut returned = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-            self.any.store(false, Ordering::Relaxed);
-            target.read.append(&mut returned.read);
-            target.spare.append(&mut returned.spare);
-            target.spare.truncate(SPARE_LISTS);
-        }
+impl Returned {
+    /// Moves all of `from` here.
+    pub(super) fn append(&mut self, from: &mut Returned) {
+        self.read.append(&mut from.read);
+        self.spare.append(&mut from.spare);
+        self.spare.truncate(SPARE_LISTS);
     }
 }
 
@@ -147,10 +124,11 @@ impl Arrived {
     /// Gives the buffers back.
     fn clear(&mut self) {
         if let Some(loans) = self.loans.take() {
-            loans.give_back(self.pieces.iter().filter_map(|piece| match piece.place {
+            let lent = self.pieces.iter().filter_map(|piece| match piece.place {
                 PacketSpan::Lent { buffer, .. } => Some(buffer),
                 PacketSpan::Copied(_) => None,
-            }));
+            });
+            loans.back.add(|numbers| numbers.extend(lent));
         }
         self.pieces.clear();
     }
@@ -173,11 +151,11 @@ impl Drop for Arrived {
 pub struct PacketLease {
     arrived: Arrived,
     conn: ConnId,
-    returns: Arc<Returns>,
+    returns: Arc<Returns<Returned>>,
 }
 
 impl PacketLease {
-    pub(super) fn new(arrived: Arrived, conn: ConnId, returns: &Arc<Returns>) -> PacketLease {
+    pub(super) fn new(arrived: Arrived, conn: ConnId, returns: &Arc<Returns<Returned>>) -> PacketLease {
         PacketLease { arrived, conn, returns: Arc::clone(returns) }
     }
 
@@ -220,7 +198,13 @@ impl Drop for PacketLease {
         self.arrived.clear();
         let list = std::mem::take(&mut self.arrived.pieces);
         // Less than the credit, which has 32 bits.
-        self.returns.add(self.conn, self.arrived.bytes as u32, list);
+        let read = (self.conn, self.arrived.bytes as u32);
+        self.returns.add(|returned| {
+            returned.read.push(read);
+            if returned.spare.len() < SPARE_LISTS {
+                returned.spare.push(list);
+            }
+        });
     }
 }
 

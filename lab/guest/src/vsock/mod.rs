@@ -20,6 +20,7 @@ mod tx;
 
 use zerowire_vhost_user::features;
 
+pub use crate::frames::Layout;
 pub use driver::{VsockDriver, VsockOptions, VsockQueues};
 pub use header::{
     CID_ANY, HEADER_LEN, HOST_CID, MAX_PAYLOAD, Op, PacketHeader, RW_EOM, RW_EOR, SHUTDOWN_BOTH,
@@ -32,7 +33,7 @@ pub use stack::{
     ConnId, ConnState, Dequeued, Drain, Drained, POLL_DATA, POLL_END, POLL_NOTHING, Received, StackCounters,
     StackOptions, VsockStack,
 };
-pub use tx::{TxLayout, VsockTx};
+pub use tx::VsockTx;
 
 /// The queue toward the guest (§5.10.2).
 pub const RX_QUEUE: u16 = 0;

@@ -262,7 +262,7 @@ impl VsockRx {
     fn take_back(&mut self) {
         let idle = &mut self.posted.idle;
         let before = idle.len();
-        self.loans.take_back(idle);
+        self.loans.back.take(|numbers| idle.extend(numbers.drain(..)));
         self.lent -= idle.len() - before;
     }
 }

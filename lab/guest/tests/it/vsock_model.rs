@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::support::vsock::{B, Bench};
 use proptest::prelude::*;
 use zerowire_guest::vsock::{
-    ConnId, ConnState, Received, SHUTDOWN_SEND, SocketType, StackOptions, TxLayout, VsockOptions,
+    ConnId, ConnState, Layout, Received, SHUTDOWN_SEND, SocketType, StackOptions, VsockOptions,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -132,12 +132,12 @@ proptest! {
         let kind = if seqpacket { SocketType::SeqPacket } else { SocketType::Stream };
         let options = VsockOptions {
             queue_size: if small_queue { 32 } else { 128 },
-            layout: if pieces { TxLayout::Pieces(2200) } else { TxLayout::Single },
+            layout: if pieces { Layout::Pieces(2200) } else { Layout::Single },
             rx_buffer_len: 1500,
             tx_slots: 4,
             ..VsockOptions::default()
         };
-        let options = if small_queue { VsockOptions { layout: TxLayout::Split, ..options } } else { options };
+        let options = if small_queue { VsockOptions { layout: Layout::Split, ..options } } else { options };
         let mut play = Play::new(kind, buf_alloc, ask_credit, &options);
         for step in steps {
             match step {

@@ -7,8 +7,8 @@ use crate::support::backend::PATIENCE;
 use crate::support::vsock::{A, B, Pair, pair};
 use zerowire_guest::GuestError;
 use zerowire_guest::vsock::{
-    ConnId, ConnState, Drain, PayloadPool, Received, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,
-    StackOptions, StreamSum, TxLayout, VsockOptions, VsockStack,
+    ConnId, ConnState, Drain, Layout, PayloadPool, Received, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND,
+    SocketType, StackOptions, StreamSum, VsockOptions, VsockStack,
 };
 
 const TURN: Duration = Duration::from_millis(1);
@@ -53,7 +53,7 @@ fn transfer(pair: &mut Pair, (from, to): (ConnId, ConnId), sent: &[u8]) {
 #[test]
 fn streams_of_many_sizes_with_little_and_much_credit() {
     for (buf_alloc, layout, queue_size) in
-        [(1000, TxLayout::Single, 128), (65_536, TxLayout::Pieces(4096), 32), (256 << 10, TxLayout::Split, 8)]
+        [(1000, Layout::Single, 128), (65_536, Layout::Pieces(4096), 32), (256 << 10, Layout::Split, 8)]
     {
         let options = VsockOptions { layout, queue_size, ..VsockOptions::default() };
         let mut pair = pair(&options, StackOptions { buf_alloc, ..StackOptions::default() });

@@ -8,7 +8,8 @@ use super::conn::{Conn, Key, PeerFault, broke};
 use super::send::Output;
 use super::{ConnId, ConnState, StackCounters, StackOptions};
 use crate::GuestError;
-use crate::vsock::lease::{Arrived, Returned, Returns};
+use crate::vsock::lease::{Arrived, Returned};
+use crate::vsock::loans::Returns;
 use crate::vsock::rx::Kept;
 use crate::vsock::{
     CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV,
@@ -41,7 +42,7 @@ pub(super) struct Core {
     pub last_fault: Option<String>,
     pub in_place: InPlaceCounters,
     /// What leases gave back.
-    pub returns: Arc<Returns>,
+    pub returns: Arc<Returns<Returned>>,
     pub returned: Returned,
 }
 

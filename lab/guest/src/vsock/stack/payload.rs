@@ -10,7 +10,7 @@ use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, Socket
 impl Core {
     /// Counts what leases gave back as read.
     pub(super) fn take_returns(&mut self) {
-        self.returns.take(&mut self.returned);
+        self.returns.take(|returned| self.returned.append(returned));
         while let Some((id, bytes)) = self.returned.read.pop() {
             if let Some(conn) = self.get_mut(id) {
                 conn.count_read(bytes);
