@@ -19,7 +19,8 @@ fn header(len: usize, seed: u32) -> PacketHeader {
 
 #[test]
 fn every_layout_carries_header_and_payload() {
-    let layouts = [Layout::Single, Layout::Split, Layout::Pieces(4096), Layout::Pieces(1000)];
+    let pieces = [Layout::Segments(3), Layout::Pieces(4096), Layout::Pieces(1000), Layout::Pages];
+    let layouts = [Layout::Single, Layout::Split].into_iter().chain(pieces);
     for layout in layouts {
         for indirect in [false, true] {
             for without in [0, features::RING_EVENT_IDX] {
@@ -39,8 +40,10 @@ fn every_layout_carries_header_and_payload() {
                     assert_eq!(chain.indirect, indirect);
                     let pieces = match layout {
                         Layout::Single => 1,
+                        Layout::Split => 1 + usize::from(len > 0),
+                        Layout::Segments(count) => 1 + len.min(count.into()),
                         Layout::Pieces(piece) => 1 + len.div_ceil(piece as usize),
-                        _ => 1 + usize::from(len > 0),
+                        Layout::Pages => 1 + len.div_ceil(4096),
                     };
                     assert_eq!(chain.pieces.len(), pieces);
                     assert!(queues.tx.drain(PATIENCE).unwrap());
@@ -123,6 +126,14 @@ fn wrong_lengths_are_noticed() {
         let error = queues.rx.recv(PATIENCE).unwrap_err();
         assert!(matches!(error, GuestError::DeviceBrokeRule(_)), "{len} {written}: {error}");
     }
+}
+
+#[test]
+fn an_error_that_the_device_reports_ends_the_wait_for_a_queue() {
+    let (_driver, mut queues, direct) = guest(5, &VsockOptions::default());
+    direct.ports().report_error();
+    let result = queues.tx.wait(1, PATIENCE);
+    assert!(matches!(result, Err(GuestError::DeviceBrokeRule(_))), "{result:?}");
 }
 
 #[test]
