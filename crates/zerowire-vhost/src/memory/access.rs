@@ -87,7 +87,7 @@ impl SharedWords {
     /// Where not all of them are in this part.
     #[inline(always)]
     fn at(&self, at: usize, bytes: usize) -> *mut u8 {
-        if at > self.len || bytes > self.len - at {
+        if !ends_within(at, bytes, self.len) {
             outside(at, self.len);
         }
         self.start.0.wrapping_add(at)
@@ -138,9 +138,8 @@ impl SharedWords {
     /// Reads the 16 bytes at byte `at` once; None where there are none.
     #[inline(always)]
     pub(crate) fn read_pair(&self, at: usize) -> Option<[u64; 2]> {
-        let is_inside = at <= self.len && 16 <= self.len - at;
         // SAFETY: inside the mapping, which lives as long as this value.
-        is_inside.then(|| unsafe { pair(self.start.0.wrapping_add(at)) })
+        ends_within(at, 16, self.len).then(|| unsafe { pair(self.start.0.wrapping_add(at)) })
     }
 
     /// Asks the CPU for the line of byte `at`, to read it.
@@ -154,6 +153,13 @@ impl SharedWords {
     pub(crate) fn prefetch_to_write(&self, at: usize) {
         prefetch_to_write(self.start.0.wrapping_add(at));
     }
+}
+
+/// Whether `bytes` bytes from byte `at` on lie within `len`. One comparison is left of it where `at`
+/// is made of an index of 16 bits.
+#[inline(always)]
+fn ends_within(at: usize, bytes: usize, len: usize) -> bool {
+    at.checked_add(bytes).is_some_and(|end| end <= len)
 }
 
 /// Out of line: the checks stand where each frame passes.
@@ -184,9 +190,8 @@ unsafe fn pair(at: *const u8) -> [u64; 2] {
 /// As [`SharedWords::read_pair`], of a segment.
 #[inline(always)]
 pub(crate) fn read_pair(segment: &Segment, at: usize) -> Option<[u64; 2]> {
-    let len = segment.len as usize;
     // SAFETY: the segment holds all of the bytes, in mapped guest memory that the caller holds.
-    (at <= len && 16 <= len - at).then(|| unsafe { pair(segment.ptr.0.wrapping_add(at)) })
+    ends_within(at, 16, segment.len as usize).then(|| unsafe { pair(segment.ptr.0.wrapping_add(at)) })
 }
 
 /// Brings a cache line nearer. Any address is allowed: a prefetch never faults.
