@@ -28,8 +28,8 @@
 //!
 //! Five mechanisms are safe by their types, and what stands on them is safe code. A request stands
 //! beside the type of its argument in `ioctl`, and an option beside that of its value in
-//! `socket::values`. `plain` declares structures of the kernel's interface. `socket::messages` makes
-//! message headers. A [`map::Mapping`] gives atomics and tables of what others change, too.
+//! `socket::values`. `plain` declares structures of the kernel's interface. `socket::messages`
+//! makes message headers. A [`map::Mapping`] gives atomics and tables of what others change, too.
 #![warn(missing_docs)]
 
 pub mod allowed;

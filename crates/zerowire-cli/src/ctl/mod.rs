@@ -423,12 +423,12 @@ mod tests {
     /// What a command line of `ctl` is parsed to.
     fn parsed(arguments: &[&str]) -> Result<CtlCommand, clap::Error> {
         #[derive(clap::Parser)]
-        struct Program {
+        struct CtlLine {
             #[command(flatten)]
             ctl: CtlArgs,
         }
         let arguments = ["ctl"].iter().chain(arguments);
-        Ok(<Program as clap::Parser>::try_parse_from(arguments)?.ctl.command)
+        Ok(<CtlLine as clap::Parser>::try_parse_from(arguments)?.ctl.command)
     }
 
     #[test]

@@ -155,8 +155,8 @@ impl SharedWords {
     }
 }
 
-/// Whether `bytes` bytes from byte `at` on lie within `len`. One comparison is left of it where `at`
-/// is made of an index of 16 bits.
+/// Whether `bytes` bytes from byte `at` on lie within `len`. One comparison is left of it where
+/// `at` is made of an index of 16 bits.
 #[inline(always)]
 fn ends_within(at: usize, bytes: usize, len: usize) -> bool {
     at.checked_add(bytes).is_some_and(|end| end <= len)
@@ -172,7 +172,7 @@ fn outside(at: usize, len: usize) -> ! {
 /// Two words of the guest's, of any alignment.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-struct Pair(u64, u64);
+struct WordPair(u64, u64);
 
 /// Reads two words once, in the guest's byte order.
 ///
@@ -183,7 +183,7 @@ unsafe fn pair(at: *const u8) -> [u64; 2] {
     // SAFETY: the caller's promise. The guest may write at the same time: a torn value is as good
     // as any other hostile value. The read is volatile, so that it happens once; the type is
     // packed, since tables may lie at any address.
-    let Pair(first, second) = unsafe { at.cast::<Pair>().read_volatile() };
+    let WordPair(first, second) = unsafe { at.cast::<WordPair>().read_volatile() };
     [u64::from_le(first), u64::from_le(second)]
 }
 
