@@ -39,16 +39,18 @@ pub fn spawn_apart(
     for way in ways {
         outcome = start(way, program, &arguments, standard, TO_CONFINE).map(ChildProcess::new);
         match &outcome {
-            Err(e) if is_refusal(e) => {}
+            Err(e) if !is_passing(e) => {}
             _ => break,
         }
     }
     outcome
 }
 
-/// Whether a namespace can't be had, now and later.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL | libc::ENOSPC | libc::EUSERS))
+/// Whether the same namespaces may be had later. After any other error the next way is tried:
+/// security modules refuse namespaces by errors of their own. The last way returns an error that no
+/// namespace causes.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
 }
 
 /// Whether this is the first process of its PID namespace.

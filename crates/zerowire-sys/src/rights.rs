@@ -62,7 +62,8 @@ pub fn unshare(namespace: Namespace) -> io::Result<()> {
 ///
 /// # Errors
 /// EPERM without CAP_SYS_ADMIN, which a user namespace gives. ENOSPC where there may be no further
-/// namespace. EINVAL where the kernel has no such namespaces. Those of execve(2).
+/// namespace. EINVAL where the kernel has no such namespaces. EACCES, or any other error, where a
+/// security module refuses them. Those of execve(2).
 pub fn start(
     namespaces: &[Namespace],
     program: &CStr,

@@ -7,6 +7,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, waitpid};
 use rustix::thread::CapabilitySet;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
 
 use zerowire_confine::{ConfinePlan, Layer, confine, spawn_apart};
 use zerowire_sys::allowed::OF_A_PROGRAM;
@@ -79,6 +83,55 @@ fn where_no_namespace_can_be_had_a_process_starts_without() {
             i32::from((outer.to_str() == Some(inner.trim())) != (kind == "user"))
         });
         assert_eq!(status, 0, "{kind}");
+    }
+}
+
+/// Has clone(2) of a namespace fail with this error, as a security module does.
+fn refuse_namespaces(errno: i32) {
+    let has = |flag: i32| {
+        let masked = SeccompCmpOp::MaskedEq(flag as u64);
+        let condition = SeccompCondition::new(0, SeccompCmpArgLen::Qword, masked, flag as u64)?;
+        SeccompRule::new(vec![condition])
+    };
+    let rules = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID].map(|flag| has(flag).expect("a rule"));
+    let rules = [(libc::SYS_clone, rules.to_vec())].into();
+    let (allow, refuse) = (SeccompAction::Allow, SeccompAction::Errno(errno as u32));
+    let filter = SeccompFilter::new(rules, allow, refuse, TargetArch::x86_64).expect("a filter");
+    let program: BpfProgram = filter.try_into().expect("a program");
+    apply_filter(&program).expect("it holds");
+}
+
+/// SELinux and AppArmor refuse by EACCES, and a BPF program by any error.
+#[test]
+fn where_a_security_module_refuses_namespaces_a_process_starts_without() {
+    own_process!();
+    for errno in [libc::EACCES, libc::EPERM, libc::ENOSYS] {
+        for is_root in [true, false] {
+            let status = in_process(|| {
+                if !is_root {
+                    without(CapabilitySet::SYS_ADMIN);
+                }
+                refuse_namespaces(errno);
+                assert_ne!(said_apart("echo $$"), "1\n");
+                0
+            });
+            assert_eq!(status, 0, "errno {errno}, root {is_root}");
+        }
+    }
+}
+
+/// It can have its namespaces later, so it does not start without them.
+#[test]
+fn a_lack_that_passes_starts_no_process_without_namespaces() {
+    own_process!();
+    for errno in [libc::EAGAIN, libc::ENOMEM] {
+        let status = in_process(|| {
+            refuse_namespaces(errno);
+            let file = File::open("/dev/null").expect("a file");
+            let refused = spawn_apart(c"/bin/true", &["true"], [file.as_fd(); 3]).expect_err("no namespace");
+            i32::from(refused.raw_os_error() != Some(errno))
+        });
+        assert_eq!(status, 0, "errno {errno}");
     }
 }
 
