@@ -18,9 +18,13 @@ pub(crate) fn effective() -> CapabilitySet {
 }
 
 /// The capabilities of this thread, by which it may become another user. Those of a user namespace
-/// with one user are none.
-pub(crate) fn rights_to_change() -> CapabilitySet {
-    if namespaces::has_one_user() { CapabilitySet::empty() } else { effective() }
+/// with one user are none. None where this user namespace knows no user, since the kernel did not
+/// let one be mapped.
+pub(crate) fn rights_to_change() -> Option<CapabilitySet> {
+    if std::fs::read("/proc/self/uid_map").is_ok_and(|map| map.is_empty()) {
+        return None;
+    }
+    Some(if namespaces::has_one_user() { CapabilitySet::empty() } else { effective() })
 }
 
 /// This thread, and those that it starts, keep these capabilities, as far as they have them. No
@@ -124,7 +128,7 @@ pub fn map_users(process: Pid) -> Result<(), String> {
 
 /// Changes the user and the group of this process, which has one thread, and leaves all other
 /// groups. `had` are its [`rights_to_change`] at the beginning.
-pub(crate) fn change(owner: Owner, had: CapabilitySet) -> Result<(), String> {
+pub(crate) fn change(owner: Owner, had: Option<CapabilitySet>) -> Result<(), String> {
     let denied = |e: Errno| match e {
         Errno::PERM | Errno::INVAL => stays(owner, had),
         e => format!("user {}: {e}", owner.user),
@@ -136,14 +140,19 @@ pub(crate) fn change(owner: Owner, had: CapabilitySet) -> Result<(), String> {
 }
 
 /// Why this process stays the user that it is, and what that means. Started by one without
-/// CAP_SYS_ADMIN it is in a user namespace of its own, which has no other user.
-fn stays(owner: Owner, had: CapabilitySet) -> String {
-    let user = rustix::process::getuid().as_raw();
+/// CAP_SYS_ADMIN it is in a user namespace of its own, which has no other user. Where that one is
+/// not mapped either, its number here is nobody's.
+fn stays(owner: Owner, had: Option<CapabilitySet>) -> String {
+    let user = match had {
+        Some(_) => format!("user {}", rustix::process::getuid().as_raw()),
+        None => "the user that started it, which its user namespace could not map".to_owned(),
+    };
     let takes = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID;
-    let lacks: Vec<_> = (takes - had).iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let lacks = takes - had.unwrap_or(CapabilitySet::empty());
+    let lacks: Vec<_> = lacks.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     let why = match lacks.is_empty() {
         true => format!("this user namespace has no user {} with group {}", owner.user, owner.group),
         false => format!("another one takes {}", lacks.join(", ")),
     };
-    format!("it stays user {user}, and only the other layers protect that user's files and processes: {why}")
+    format!("it stays {user}, and only the other layers protect that user's files and processes: {why}")
 }

@@ -283,23 +283,28 @@ fn a_process_has_no_user_namespace_that_would_hide_users() {
     assert_eq!(threads(KnownUsers::Alone), 7, "beside the first one");
 }
 
-/// In a user namespace of one user a process has CAP_SETUID, and no other user.
+/// In a user namespace of one user a process has CAP_SETUID, and no other user. Without a map its
+/// own user is unknown there as well.
 #[test]
 fn a_process_that_stays_its_user_says_what_another_one_takes() {
     own_process!();
     let no_user = || without(CapabilitySet::SETUID | CapabilitySet::SETGID);
-    for (prepare, words) in [
-        (&own_user_namespace as &dyn Fn(), "another one takes CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN)"),
-        (&no_user, "another one takes CAP_SETGID, CAP_SETUID)"),
+    let no_map = || unshare(Namespace::User).expect("a user namespace");
+    let unmapped = "the user that started it, which its user namespace could not map";
+    for (prepare, user, takes) in [
+        (&own_user_namespace as &dyn Fn(), "user 0", "CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN"),
+        (&no_user, "user 0", "CAP_SETGID, CAP_SETUID"),
+        (&no_map, unmapped, "CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN"),
     ] {
         let status = in_process(|| {
             prepare();
             let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &LIST };
             let missing = confine(&plan).expect("it is confined").missing().unwrap_or_default();
-            let says = missing.contains("own user (it stays user 0, ") && missing.contains(words);
+            let says = missing.contains(&format!("own user (it stays {user}, "))
+                && missing.contains(&format!("another one takes {takes})"));
             if says { 0 } else { panic!("{missing}") }
         });
-        assert_eq!(status, 0, "{words}");
+        assert_eq!(status, 0, "{user}: {takes}");
     }
 }
 
