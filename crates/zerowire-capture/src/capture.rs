@@ -33,7 +33,7 @@ impl Capture {
     /// Opens the file and starts the thread. The file names `program` as its author.
     ///
     /// # Errors
-    /// [`CaptureError`]. A pipe without a reader is waited for instead.
+    /// [`CaptureError`], also where nobody reads the pipe: it waits for no reader.
     pub fn start(options: &CaptureOptions, program: &str) -> Result<Self, CaptureError> {
         Self::write(CaptureSink::open(options)?, options, program, false)
     }

@@ -85,6 +85,9 @@ pub enum CaptureError {
         /// What is wrong.
         cause: io::Error,
     },
+    /// It goes into a pipe without a reader.
+    #[error("the capture can't be written to {0}: nobody reads the pipe; start its reader first")]
+    NoReader(CaptureTarget),
     /// Only a regular file can be renamed and followed by another one.
     #[error("a capture with several files needs a regular file, which {0} is not")]
     NotAFile(CaptureTarget),

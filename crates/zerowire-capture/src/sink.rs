@@ -3,10 +3,12 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use zerowire_wire::pcapng::whole_blocks;
 
 use crate::options::{CaptureError, CaptureOptions, CaptureRotation, CaptureTarget};
@@ -33,7 +35,10 @@ impl CaptureSink {
             CaptureTarget::Stdout => {
                 io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed)?
             }
-            CaptureTarget::File(path) => create(path).map_err(failed)?,
+            CaptureTarget::File(path) => create(path).map_err(|cause| match has_no_reader(path, &cause) {
+                true => CaptureError::NoReader(options.target.clone()),
+                false => failed(cause),
+            })?,
         };
         let is_file = matches!(options.target, CaptureTarget::File(_));
         let is_regular = is_file && out.metadata().map_err(failed)?.is_file();
@@ -104,9 +109,13 @@ impl CaptureSink {
 }
 
 /// Frames are nobody's business but the owner's. A file that another process captures to is not
-/// emptied.
+/// emptied. A pipe without a reader is not waited for (ENXIO).
 fn create(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    // Writes wait.
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     if file.metadata()?.is_file() {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
@@ -118,6 +127,12 @@ fn create(path: &Path) -> io::Result<File> {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Whether it could not be opened since it is a pipe that nobody reads.
+fn has_no_reader(path: &Path, cause: &io::Error) -> bool {
+    Errno::from_io_error(cause) == Some(Errno::NXIO)
+        && std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo())
 }
 
 fn numbered(path: &Path, number: u32) -> PathBuf {

@@ -65,9 +65,7 @@ impl FileThreads {
                 self.left.fetch_add(1, Ordering::AcqRel);
                 answer.close().map_or_else(
                     || {
-                        let text = format!(
-                            "no answer within {patience:?}: its file system hangs, or nobody reads the pipe"
-                        );
+                        let text = format!("no answer within {patience:?}: its file system hangs");
                         Err(io::Error::new(io::ErrorKind::TimedOut, text))
                     },
                     |done| {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 
 use serde_json::json;
+use zerowire_testkit::captures;
 use zerowire_testkit::fuse::FuseFile;
 
 use crate::support::control::{Controlled, ask};
@@ -45,6 +46,13 @@ fn metadata_that_never_answer_hold_up_nobody_else(mode: Mode) {
     });
 }
 
+/// Whether a thread of the program opens a file, or is left behind by who asked for that.
+fn opens_files(server: &Controlled) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.program.pid())).expect("/proc");
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.flatten().any(|task| name(task).is_ok_and(|name| name == "file\n"))
+}
+
 fn a_pipe_without_a_reader_holds_up_no_other_capture(mode: Mode) {
     in_netns(move || {
         let dir = tempfile::tempdir().expect("a folder");
@@ -56,10 +64,17 @@ fn a_pipe_without_a_reader_holds_up_no_other_capture(mode: Mode) {
         assert!(status == 422 && text.contains("nobody reads the pipe"), "{status}: {text}");
         assert_eq!(server.ask("DELETE", "/capture", "").0, 404);
         assert_eq!(server.ask("PUT", "/capture", "{\"file\": \"file\"}").0, 201);
-        // Who opens it after all reads its end.
-        let mut read = Vec::new();
-        File::open(&pipe).and_then(|mut pipe| pipe.read_to_end(&mut read)).expect("the end");
-        assert_eq!(server.json("/capture")["state"], "running");
+        wait_until("no thread is left that would write to who reads it later", || !opens_files(&server));
         assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+        // A reader that comes in time has the capture.
+        let control = server.control();
+        let asked = std::thread::spawn(move || ask(&control, "PUT", "/capture", "{\"file\": \"pipe\"}"));
+        let mut reader = File::open(&pipe).expect("a reader");
+        assert_eq!(asked.join().expect("an answer").0, 201);
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).expect("the end");
+        let (capture, left) = captures::read(&read);
+        assert!(left == 0 && capture.program.starts_with("zerowire"), "a whole capture: {capture:?}");
     });
 }

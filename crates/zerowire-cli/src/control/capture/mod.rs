@@ -4,14 +4,19 @@ mod table;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use zerowire_capture::{CaptureError, Captured};
+use zerowire_capture::{Capture, CaptureError, CaptureOptions, Captured};
 use zerowire_vhost::files;
 
 use super::manage::ManageError;
 use crate::pcap;
 pub use table::CaptureTable;
+
+/// How long a pipe may have no reader, and how often to look for one.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A capture as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -73,10 +78,8 @@ impl CaptureControl {
             let text = format!("a capture to {} runs: end it first", running.options().target);
             return Err(ManageError::new(409, text));
         }
-        let target = options.target.clone();
-        let begun = files::ask(move || Ok(pcap::begin(&options)))
-            .unwrap_or_else(|cause| Err(CaptureError::Open { target, cause }))
-            .map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
+        let begun =
+            begin_with_reader(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
         self.server.set_capture(Some(begun));
         Ok(())
     }
@@ -87,6 +90,19 @@ impl CaptureControl {
         let ended = self.server.set_capture(None);
         pcap::finish(ended.as_ref());
         ended.map(drop).ok_or_else(nothing)
+    }
+}
+
+/// Begins with a capture. A pipe needs a reader within [`PATIENCE`]. No thread waits longer.
+fn begin_with_reader(options: &CaptureOptions) -> Result<Arc<Capture>, CaptureError> {
+    let begin = Instant::now();
+    loop {
+        let (target, options) = (options.target.clone(), options.clone());
+        let begun = files::ask(move || Ok(pcap::begin(&options)));
+        match begun.unwrap_or_else(|cause| Err(CaptureError::Open { target, cause })) {
+            Err(CaptureError::NoReader(_)) if begin.elapsed() < PATIENCE => std::thread::sleep(LOOK),
+            begun => return begun,
+        }
     }
 }
 
