@@ -185,27 +185,22 @@ impl Keeper<VsockGroup> {
     /// # Errors
     /// The child takes no order: they are as before. Or it does not answer.
     pub(super) fn set_rates(&self, vm: &KeptVsock, rates: Limits) -> Result<(), String> {
-        let (before, asked) = {
+        let question = {
             let mut members = lock(&self.charge.members);
-            let before = std::mem::replace(&mut lock(&vm.state).rates, rates);
             let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
-            let is_told = members.has(vm.number);
-            (before, is_told.then(|| self.ask(&mut members, change, Vec::new())).flatten())
+            let asked = members.has(vm.number).then(|| self.ask(&mut members, change, Vec::new())).flatten();
+            // The child gets the changes of several callers in the order in which they are kept.
+            let sent = asked.map_or(Ok(None), |change| change.send(Instant::now()));
+            let question = sent.map_err(|e| format!("it takes no order now: {e}: try again"))?;
+            lock(&vm.state).rates = rates;
+            question
         };
-        let deadline = Instant::now() + ANSWER_PATIENCE;
-        match asked.map(|change| change.send(deadline)) {
-            None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(question))) => match question.answer(deadline) {
-                None if !question.is_closed() => {
-                    Err("it does not answer: what was changed holds when it does".to_owned())
-                }
-                _ => Ok(()),
-            },
-            Some(Err(e)) => {
-                lock(&vm.state).rates = before;
-                Err(format!("it takes no order now: {e}: try again"))
-            }
+        let Some(question) = question else { return Ok(()) };
+        let answer = question.answer(Instant::now() + ANSWER_PATIENCE);
+        if answer.is_none() && !question.is_closed() {
+            return Err("it does not answer: what was changed holds when it does".to_owned());
         }
+        Ok(())
     }
 
     /// Ends the capture of a VM's packets. The other one, if any, begins when the change is

@@ -1,3 +1,4 @@
+use std::sync::Barrier;
 use std::time::Duration;
 
 use zerowire_testkit::own_process;
@@ -154,6 +155,46 @@ fn limits_hold_when_the_child_says_so() {
     assert_eq!(vm.config().rates, limits());
     (0..full).for_each(|_| drop(child.receive::<String>()));
     assert_eq!(carry_out(false), Ok(()), "the next one has them");
+}
+
+/// Several callers change one VM at the same time.
+#[test]
+fn the_limits_that_a_child_gets_last_are_those_that_are_kept() {
+    const ROUNDS: usize = 10_000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let (keeper, child) = Keeper::played(group(dir.path(), 0));
+    let link = keeper.link().expect("a child");
+    keeper.charge.hand(&link).expect("room");
+    assert_eq!(given(&child).len(), 2);
+    let vm = lock(&keeper.charge.members).vms[0].clone();
+    let turn = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for rates in [limits(), Limits::default()] {
+            let (keeper, vm, turn) = (&keeper, &vm, &turn);
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    turn.wait();
+                    // The answer may be late.
+                    let _ = keeper.set_rates(vm, rates);
+                    turn.wait();
+                }
+            });
+        }
+        let mut differing = 0;
+        for _ in 0..ROUNDS {
+            turn.wait();
+            let [_, last] = [(); 2].map(|()| {
+                let GroupOrder::Change(VmChange::Rates(number, 0, rates)) = next(&child) else {
+                    panic!("another order")
+                };
+                link.take(GroupWord::Changed(number, None));
+                rates.limits().expect("limits")
+            });
+            turn.wait();
+            differing += usize::from(vm.config().rates != last);
+        }
+        assert_eq!(differing, 0, "rounds after which the child has other limits than its VM");
+    });
 }
 
 #[test]
