@@ -78,13 +78,10 @@ impl Manage for Managed {
         if let Some(source) = wanted.metadata {
             self.server.set_metadata(name, source)?;
         }
-        if wanted.limits != now.limits {
-            self.server.set_limits(name, wanted.limits)?;
-        }
-        if wanted.guard != now.guard {
-            self.server.set_guard(name, wanted.guard)?;
-        }
-        Ok(())
+        // Also what it has: its process may not have answered when it got that. It gets both.
+        let limited = self.server.set_limits(name, wanted.limits);
+        let guarded = self.server.set_guard(name, wanted.guard);
+        Ok(limited.and(guarded)?)
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

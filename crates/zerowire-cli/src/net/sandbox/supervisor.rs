@@ -296,9 +296,6 @@ impl Fleet for Supervisor {
 
     fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        if keeper.charge.config().guard == guard {
-            return Ok(());
-        }
         let changed = keeper.charge.set_guard(guard).and_then(|()| keeper.charge.settled());
         changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
@@ -312,15 +309,21 @@ impl Drop for Supervisor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use clap::{Args, FromArgMatches};
     use zerowire_testkit::net::in_netns;
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
 
-    use super::super::message::ChildOrder;
+    use super::super::message::{ChildOrder, ChildWord};
     use super::super::vm::tests::{common, config, setup, vm};
     use super::*;
+    use crate::control::Manage;
+    use crate::net::NetArgs;
+    use crate::net::config::{Defaults, table_of};
+    use crate::net::manage::Managed;
     use crate::sandbox::capture::tests::capture;
     use crate::sandbox::channel::tests::crowd;
     use crate::sandbox::keeper::Charge;
@@ -367,6 +370,57 @@ mod tests {
             });
             let Ok(Some((ChildOrder::Capture(64), fds))) = child.receive() else { panic!("no capture") };
             assert_eq!((fds.len(), state()), (1, Some(VmState::Running)));
+        });
+    }
+
+    /// It may not have answered when it got them.
+    #[test]
+    fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
+        in_netns(|| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (keeper, child) = Keeper::played(vm(dir.path(), None));
+            let link = keeper.link().expect("a child");
+            let supervisor = Arc::new(Supervisor::new(common(), None));
+            let number = lock(&supervisor.vms).enter(config(dir.path(), None)).expect("entered");
+            keeper.charge.hand(&link).expect("handed");
+            setup(&child);
+            assert!(supervisor.keep(number, &keeper, None));
+            let command = NetArgs::augment_args(clap::Command::new("net"));
+            let matches = command.get_matches_from(["net", "--control", "/c"]);
+            let args = NetArgs::from_arg_matches(&matches).expect("arguments");
+            let managed = Managed::new(supervisor, Defaults::new(&args).expect("defaults"), None);
+            let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
+            let guard = FrameGuard::parse("vlan=off", None).expect("a guard");
+            let wanted = config(dir.path(), None).limits(limits).guard(Some(guard));
+            // How many further questions the child answers.
+            let answers = AtomicUsize::new(0);
+            let (statuses, orders) = std::thread::scope(|scope| {
+                let plays = scope.spawn(|| {
+                    let mut orders = String::new();
+                    while let Ok(Some((order, _))) = child.receive() {
+                        match order {
+                            ChildOrder::Limits(_) => orders.push_str("limits "),
+                            ChildOrder::Guard(_) => orders.push_str("guard "),
+                            ChildOrder::Statistics(number) => {
+                                let less = |left: usize| left.checked_sub(1);
+                                if answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                                    link.take(ChildWord::Statistics(number, Box::default()));
+                                }
+                            }
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    orders
+                });
+                let statuses = [0, 0, 1, 1, 2].map(|answered| {
+                    answers.store(answered, Ordering::Relaxed);
+                    managed.change("vm", table_of(&wanted), false).map_err(|e| e.status)
+                });
+                link.close();
+                (statuses, plays.join().expect("no panic"))
+            });
+            assert_eq!(statuses, [Err(503), Err(503), Err(503), Err(503), Ok(())]);
+            assert_eq!(orders, "limits guard ".repeat(5));
         });
     }
 }
