@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -92,7 +92,8 @@ pub(super) struct NetVm {
     state: Mutex<NetState>,
     /// The thread of the keeper has it.
     child: Mutex<HeardChild>,
-    drains: AtomicBool,
+    /// How many calls of [`Self::drain`] have not given up. Above zero: the VM drains.
+    drains: AtomicUsize,
     /// Held while the child takes other metadata.
     metadata_turn: Mutex<()>,
     /// Ends the thread that follows the interface when it goes.
@@ -135,7 +136,7 @@ impl NetVm {
             state: Mutex::new(state),
             child: Mutex::new(HeardChild::new(&*port)),
             port,
-            drains: AtomicBool::new(false),
+            drains: AtomicUsize::new(0),
             metadata_turn: Mutex::new(()),
             follower: Mutex::default(),
             gone: Mutex::new(Some(Box::new(gone))),
@@ -304,12 +305,12 @@ impl NetVm {
     /// # Errors
     /// It has none: the VM is as before.
     pub(super) fn drain(&self) -> Result<(), String> {
-        let before = self.drains.swap(true, Ordering::AcqRel);
+        self.drains.fetch_add(1, Ordering::AcqRel);
         let link = lock(&self.state).link.clone();
         let deadline = Instant::now() + ANSWER_PATIENCE;
         match link.map(|link| link.channel.send_until(&ChildOrder::Drain, &[], deadline)) {
             Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => {
-                self.drains.store(before, Ordering::Release);
+                self.drains.fetch_sub(1, Ordering::AcqRel);
                 Err(format!("it takes no order now: {e}: try again"))
             }
             // One that has ended is followed by one that knows it from the start.
@@ -317,9 +318,9 @@ impl NetVm {
         }
     }
 
-    /// Whether [`Self::drain`] was called.
+    /// Whether [`Self::drain`] was called, and has not given up.
     pub(super) fn is_draining(&self) -> bool {
-        self.drains.load(Ordering::Acquire)
+        self.drains.load(Ordering::Acquire) > 0
     }
 }
 

@@ -45,7 +45,7 @@ pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(NetState { metadata, ..NetState::default() }),
         common: common(),
-        drains: AtomicBool::new(false),
+        drains: AtomicUsize::new(0),
         metadata_turn: Mutex::new(()),
         follower: Mutex::default(),
         gone: Mutex::default(),
@@ -198,6 +198,29 @@ fn a_child_without_room_hears_of_a_change_when_it_has_some() {
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Link(LinkState::Up), _)))));
         vm.tell_link(LinkState::Up).expect("it knows");
         assert_eq!(lock(&vm.state).interface, Some(LinkState::Up));
+    });
+}
+
+/// Both wait for room at the same time.
+#[test]
+fn a_drain_that_gives_up_leaves_the_one_that_a_child_gets() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let vm = vm(dir.path(), None);
+        let (link, child) = link();
+        vm.hand(&link).expect("handed");
+        setup(&child);
+        let text = "x".repeat(20_000);
+        let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
+        std::thread::scope(|scope| {
+            let gives_up = scope.spawn(|| vm.drain());
+            std::thread::sleep(ANSWER_PATIENCE / 2);
+            let waits = scope.spawn(|| vm.drain());
+            assert!(gives_up.join().expect("no panic").is_err_and(|e| e.contains("try again")));
+            (0..full).for_each(|_| drop(child.receive::<String>()));
+            assert_eq!(waits.join().expect("no panic"), Ok(()));
+        });
+        assert!(vm.is_draining());
     });
 }
 
