@@ -20,6 +20,12 @@ pub trait VsockFleet:
 {
     /// The VMs that are served, and which of them together.
     fn members(&self) -> Vec<SetMember>;
+
+    /// Gives VMs other limits, by their names. Returns what failed. VMs that one process serves
+    /// wait for it once if it does not answer.
+    fn set_all_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
+        all.into_iter().filter_map(|(name, limits)| self.set_limits(&name, limits).err()).collect()
+    }
 }
 
 impl dyn VsockFleet + '_ {

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, normal,
+    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, VmState, normal,
 };
 
 use crate::config::{VsockConfig, check, connected_order};
@@ -26,10 +27,9 @@ impl Reloads for dyn VsockFleet + '_ {
         &config.endpoint
     }
 
-    fn update(&self, running: &VsockConfig, wanted: &VsockConfig) -> Vec<VsockChangeError> {
-        let differs = running.rates != wanted.rates;
-        let limited = differs.then(|| self.set_limits(&wanted.name, wanted.rates));
-        limited.and_then(Result::err).into_iter().collect()
+    /// The limits of all VMs are set together (`kept_limits`).
+    fn update(&self, _running: &VsockConfig, _wanted: &VsockConfig) -> Vec<VsockChangeError> {
+        Vec::new()
     }
 }
 
@@ -41,6 +41,18 @@ fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
     same == *running
 }
 
+/// The VMs of `wanted` that need not be other devices, and whose limits differ.
+fn kept_limits(running: &[VsockVmInfo], wanted: &[VsockConfig]) -> Vec<(String, Limits)> {
+    let differs = |wanted: &&VsockConfig| {
+        let vm = running.iter().find(|vm| vm.config.name == wanted.name);
+        vm.is_some_and(|vm| {
+            let is_kept = vm.state != VmState::Leaving && keeps(&vm.config, wanted);
+            is_kept && vm.config.rates != wanted.rates
+        })
+    };
+    wanted.iter().filter(differs).map(|wanted| (wanted.name.clone(), wanted.rates)).collect()
+}
+
 /// Makes the VMs of a file those of `wanted` (`VsockFleet::reload`).
 pub(crate) fn reload(
     fleet: &dyn VsockFleet,
@@ -49,11 +61,15 @@ pub(crate) fn reload(
 ) -> Result<Reloaded, VsockServerError> {
     let vms = wanted.len();
     wanted.iter_mut().for_each(|config| config.complete(vms));
-    let taken = check_sets(fleet, &fleet.vms(), before, &wanted)?;
+    let running = fleet.vms();
+    let taken = check_sets(fleet, &running, before, &wanted)?;
+    let limits = kept_limits(&running, &wanted);
     let order = connected_order(&wanted, &taken);
     let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
     let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
-    serve::reload(fleet, before, ordered)
+    let mut done = serve::reload(fleet, before, ordered)?;
+    done.errors.extend(fleet.set_all_limits(limits).iter().map(ToString::to_string));
+    Ok(done)
 }
 
 /// Gives a VM other settings (`VsockFleet::replace`). Its share of mapped connections stays.
@@ -68,7 +84,9 @@ pub(crate) fn replace(
     wanted.complete(running.len());
     let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
     check_sets(fleet, &running, &[name], vm).map_err(ChangeError::Refused)?;
-    serve::replace(fleet, wanted)
+    let limits = kept_limits(&running, vm);
+    serve::replace(fleet, wanted)?;
+    fleet.set_all_limits(limits).pop().map_or(Ok(()), |e| Err(e.into()))
 }
 
 /// Checks that the VMs of `wanted` connect no sets that run. Returns the groups of the VMs that

@@ -10,7 +10,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zerowire_capture::Capture;
 use zerowire_vsock::Limits;
@@ -22,7 +22,7 @@ use super::vm::KeptVsock;
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::channel::SEND_PATIENCE;
 use crate::sandbox::keeper::{Charge, Keeper};
-use crate::sandbox::link::{ANSWER_PATIENCE, ChildLink, Question};
+use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, short};
 
@@ -179,12 +179,12 @@ impl Keeper<VsockGroup> {
         self.order(&mut members, vm.number, VmChange::Drain(vm.number));
     }
 
-    /// Gives a VM other limits, and waits until they hold. A child that starts later has them from
-    /// the start.
+    /// Gives a VM other limits, and waits until they hold, but no longer than `patience`. A child
+    /// that starts later has them from the start.
     ///
     /// # Errors
     /// The child takes no order: they are as before. Or it does not answer.
-    pub(super) fn set_rates(&self, vm: &KeptVsock, rates: Limits) -> Result<(), String> {
+    pub(super) fn set_rates(&self, vm: &KeptVsock, rates: Limits, patience: Duration) -> Result<(), String> {
         let question = {
             let mut members = lock(&self.charge.members);
             let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
@@ -196,7 +196,7 @@ impl Keeper<VsockGroup> {
             question
         };
         let Some(question) = question else { return Ok(()) };
-        let answer = question.answer(Instant::now() + ANSWER_PATIENCE);
+        let answer = question.answer(Instant::now() + patience);
         if answer.is_none() && !question.is_closed() {
             return Err("it does not answer: what was changed holds when it does".to_owned());
         }

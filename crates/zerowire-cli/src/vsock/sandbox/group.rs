@@ -303,7 +303,7 @@ pub(super) mod tests {
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
     use zerowire_vhost::serve::{Endpoint, Listener};
-    use zerowire_vsock::{HostSockets, OwnSockets, VsockConfig};
+    use zerowire_vsock::{HostSockets, OwnSockets, VsockConfig, check_vms};
 
     use super::super::vm::OpenVsock;
     use super::*;
@@ -324,6 +324,7 @@ pub(super) mod tests {
             dir.join(name),
         );
         config.limits.request_rate = request_rate;
+        check_vms(std::slice::from_mut(&mut config)).expect("a VM");
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
         let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");
         let open = OpenVsock::new(&config, listener, sockets, own);

@@ -8,7 +8,7 @@
 //! result, never while a child is started, asked or waited for. What changes a set takes turns.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
@@ -202,9 +202,7 @@ impl VmFleet for VsockSupervisor {
     }
 
     fn set_limits(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
-        let ServedVsock { vm, keeper } = self.roster.served(name)?;
-        let changed = keeper.set_rates(&vm, rates);
-        changed.map_err(|text| VsockServerError::Process { vm: name.to_owned(), text }.into())
+        set_rates(&self.roster.served(name)?, rates, ANSWER_PATIENCE)
     }
 
     fn is_alive(&self) -> bool {
@@ -238,6 +236,24 @@ impl VsockFleet for VsockSupervisor {
     fn members(&self) -> Vec<SetMember> {
         self.roster.members()
     }
+
+    fn set_all_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
+        let mut silent: Vec<Arc<Keeper<VsockGroup>>> = Vec::new();
+        let mut set = |name: &str, rates| {
+            let served = self.roster.served(name)?;
+            let is_silent = silent.iter().any(|keeper| Arc::ptr_eq(keeper, &served.keeper));
+            let patience = if is_silent { Duration::ZERO } else { ANSWER_PATIENCE };
+            set_rates(&served, rates, patience).inspect_err(|_| silent.push(served.keeper))
+        };
+        all.into_iter().filter_map(|(name, rates)| set(&name, rates).err()).collect()
+    }
+}
+
+/// Gives a VM other limits, see [`Keeper::set_rates`].
+fn set_rates(served: &ServedVsock, rates: Limits, patience: Duration) -> Result<(), VsockChangeError> {
+    let ServedVsock { vm, keeper } = served;
+    let changed = keeper.set_rates(vm, rates, patience);
+    changed.map_err(|text| VsockServerError::Process { vm: vm.config.name.clone(), text }.into())
 }
 
 impl Drop for VsockSupervisor {
@@ -255,4 +271,47 @@ fn distinct(running: &[ServedVsock]) -> Vec<&Arc<Keeper<VsockGroup>>> {
         }
     }
     keepers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::changes::tests::given;
+    use super::super::group::tests::group;
+    use super::super::message::{GroupOrder, GroupWord, VmChange};
+    use super::*;
+    use crate::sandbox::keeper::Charge;
+
+    /// It may have many VMs.
+    #[test]
+    fn a_child_that_hangs_is_waited_for_once_when_a_file_is_read_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let link = keeper.link().expect("a child");
+        keeper.charge.hand(&link).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        let owner = Owner { user: 65534, group: 65534 };
+        let supervisor = VsockSupervisor::start(Vec::new(), owner, "info", None).expect("no VMs");
+        supervisor.roster.started(&lock(&keeper.charge.members).vms.clone(), &keeper);
+        let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
+        let configs = || supervisor.vms().into_iter().map(|vm| vm.config);
+        let wanted: Vec<_> = configs().map(|config| config.rates(limits)).collect();
+        let next = || match child.receive() {
+            Ok(Some((GroupOrder::Change(VmChange::Rates(number, vm, _)), _))) => (number, vm),
+            other => panic!("{other:?}"),
+        };
+        let reloaded = std::thread::scope(|scope| {
+            let fleet: &dyn VsockFleet = &supervisor;
+            let reloads = scope.spawn(|| fleet.reload(&["a".to_owned(), "b".to_owned()], wanted));
+            assert_eq!(next().1, 0);
+            // It answers only the second change, in good time.
+            let (number, vm) = next();
+            assert_eq!(vm, 1);
+            std::thread::sleep(ANSWER_PATIENCE / 2);
+            link.take(GroupWord::Changed(number, None));
+            reloads.join().expect("no panic").expect("a good file")
+        });
+        assert!(configs().all(|config| config.rates == limits), "both have the change");
+        let errors = reloaded.errors;
+        assert!(errors.len() == 2 && errors.iter().all(|e| e.contains("holds when it does")), "{errors:?}");
+    }
 }
