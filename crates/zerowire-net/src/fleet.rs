@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{self, Reloaded, ReplaceError, VmFleet};
+use zerowire_vhost::serve::{self, Reloaded, ReplaceError, Turn, VmFleet};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
@@ -54,15 +54,21 @@ impl dyn Fleet + '_ {
         reload(self, before, wanted)
     }
 
-    /// Gives a VM other settings. If more than its metadata, limits and guard differ, it is removed
-    /// and added again, and its front end has to connect again. Others do not notice.
+    /// Gives a VM that runs as `before` other settings. If more than its metadata, limits and guard
+    /// differ, it is removed and added again in a turn of its own, and its front end has to connect
+    /// again. Others do not notice.
     ///
     /// # Errors
     /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the
     /// metadata can't be read, or where the port or the socket can't be had. What shows only when
     /// the VM is gone has it added again as it was.
-    pub fn replace(&self, wanted: VmConfig) -> Result<(), ReplaceError<ServerError>> {
-        serve::replace(self, wanted)
+    pub fn replace(
+        &self,
+        before: &VmConfig,
+        wanted: VmConfig,
+        turn: &Turn,
+    ) -> Result<(), ReplaceError<ServerError>> {
+        serve::replace(self, before, wanted, turn)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Reloaded, ReplaceError, VmFleet};
+use zerowire_vhost::serve::{Reloaded, ReplaceError, Turn, VmFleet};
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
@@ -40,15 +40,21 @@ impl dyn VsockFleet + '_ {
         reload(self, before, wanted)
     }
 
-    /// Gives a VM other settings. If more than its limits differ, it is removed and added again:
-    /// its front end has to connect again, and its connections are reset. Others do not notice.
+    /// Gives a VM that runs as `before` other settings. If more than its limits differ, it is
+    /// removed and added again in a turn of its own: its front end has to connect again, and its
+    /// connections are reset. Others do not notice.
     ///
     /// # Errors
     /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the VM
     /// would connect two sets, or where its sockets can't be had. What shows only when the VM is
     /// gone has it added again as it was.
-    pub fn replace(&self, wanted: VsockConfig) -> Result<(), ReplaceError<VsockServerError>> {
-        replace(self, wanted)
+    pub fn replace(
+        &self,
+        before: &VsockConfig,
+        wanted: VsockConfig,
+        turn: &Turn,
+    ) -> Result<(), ReplaceError<VsockServerError>> {
+        replace(self, before, wanted, turn)
     }
 }
 

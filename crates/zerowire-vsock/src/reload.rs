@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, VmState, normal,
+    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, Turn, VmState, normal,
 };
 
 use crate::config::{VsockConfig, check, connected_order};
@@ -75,17 +75,17 @@ pub(crate) fn reload(
 /// Gives a VM other settings (`VsockFleet::replace`). Its share of mapped connections stays.
 pub(crate) fn replace(
     fleet: &dyn VsockFleet,
+    before: &VsockConfig,
     mut wanted: VsockConfig,
+    turn: &Turn,
 ) -> Result<(), ReplaceError<VsockServerError>> {
     let running = fleet.vms();
-    if let Some(vm) = running.iter().find(|vm| vm.config.name == wanted.name) {
-        wanted.map.max_connections = vm.config.map.max_connections;
-    }
+    wanted.map.max_connections = before.map.max_connections;
     wanted.complete(running.len());
     let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
     check_sets(fleet, &running, &[name], vm).map_err(ChangeError::Refused)?;
     let limits = kept_limits(&running, vm);
-    serve::replace(fleet, wanted)?;
+    serve::replace(fleet, before, wanted, turn)?;
     fleet.set_all_limits(limits).pop().map_or(Ok(()), |e| Err(e.into()))
 }
 

@@ -1,6 +1,6 @@
 //! What each route does.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use serde::Serialize;
 use zerowire_vhost::serve::ServerStats;
@@ -15,8 +15,6 @@ use super::serve::Handler;
 /// The control socket's side of a server.
 pub struct Api<M> {
     manage: Arc<M>,
-    /// Written while a VM is removed to be added again: nobody else gets its name or what it has.
-    turn: RwLock<()>,
 }
 
 #[derive(Serialize)]
@@ -64,12 +62,12 @@ impl From<BodyError> for Response {
 impl<M: Manage> Api<M> {
     /// For the server behind `manage`.
     pub fn new(manage: Arc<M>) -> Self {
-        Self { manage, turn: RwLock::default() }
+        Self { manage }
     }
 
     /// Does what comes between no removal of a VM and its return.
-    fn in_turn<T>(&self, change: impl FnOnce(&M) -> T) -> T {
-        let _turn = self.turn.read().unwrap_or_else(PoisonError::into_inner);
+    fn in_turn<T>(&self, change: impl FnOnce(&M) -> Result<T, ManageError>) -> Result<T, ManageError> {
+        let _turn = self.manage.turn().shared().map_err(ManageError::late)?;
         change(&self.manage)
     }
 
@@ -96,16 +94,8 @@ impl<M: Manage> Api<M> {
     }
 
     fn change(&self, name: &str, body: &[u8], reconnects: bool) -> Result<Response, Response> {
-        let change = || -> Result<(), Response> {
-            let vm = body::merge(&self.vm(name)?.config, body)?;
-            Ok(self.manage.change(name, vm, reconnects)?)
-        };
-        if reconnects {
-            let _turn = self.turn.write().unwrap_or_else(PoisonError::into_inner);
-            change()?;
-        } else {
-            self.in_turn(|_| change())?;
-        }
+        let before = self.in_turn(|_| self.vm(name))?.config;
+        self.manage.change(name, &before, body::merge(&before, body)?, reconnects)?;
         Ok(Response::json(200, &self.vm(name)?))
     }
 

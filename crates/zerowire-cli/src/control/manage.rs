@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_vhost::serve::{
     ChangeError, RefusalKind, ReplaceError, RosterConfig, ServedStats, ServerRefusal, ServerStats,
-    StartError, VmInfo, VmState,
+    StartError, Turn, TurnError, VmInfo, VmState,
 };
 
 use super::capture::CaptureControl;
@@ -28,9 +28,19 @@ pub trait Manage: Send + Sync + 'static {
     /// Adds a VM.
     fn add(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
 
-    /// Makes a VM what `vm` says. If that takes another device, its front end has to connect again:
-    /// it is done if `reconnects` is true, and refused otherwise.
-    fn change(&self, name: &str, vm: Self::Table, reconnects: bool) -> Result<(), ManageError>;
+    /// Makes a VM that was `before` what `vm` says. If that takes another device, its front end has
+    /// to connect again: it is done if `reconnects` is true, and refused otherwise. It takes its
+    /// turn itself.
+    fn change(
+        &self,
+        name: &str,
+        before: &Self::Table,
+        vm: Self::Table,
+        reconnects: bool,
+    ) -> Result<(), ManageError>;
+
+    /// Whose turn it is to change the VMs.
+    fn turn(&self) -> &Turn;
 
     /// Removes a VM, which is gone then.
     fn remove(&self, name: &str) -> Result<(), ManageError>;
@@ -107,6 +117,11 @@ impl ManageError {
     /// Nobody has a VM of this name.
     pub fn unknown(name: &str) -> Self {
         Self::new(404, format!("no VM is named '{name}'"))
+    }
+
+    /// Others kept the turn for too long.
+    pub fn late(e: TurnError) -> Self {
+        Self::refused(&e)
     }
 
     /// A change of this key that takes another device. `others` are the keys that do not.

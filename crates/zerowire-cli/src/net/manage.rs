@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
+use zerowire_vhost::serve::{ChangeError, Turn};
 
 use super::config::{Defaults, table_of};
 use crate::access::owner_of;
@@ -16,6 +17,7 @@ pub(super) struct Managed {
     server: Arc<dyn Fleet>,
     defaults: Defaults,
     captures: CaptureControl,
+    turn: Turn,
 }
 
 impl From<ServerError> for ManageError {
@@ -33,7 +35,7 @@ impl From<ServerError> for ManageError {
 impl Managed {
     pub fn new(server: Arc<dyn Fleet>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
         let captures = CaptureControl::new(server.clone(), LINKTYPE_ETHERNET, pcap_dir);
-        Self { server, defaults, captures }
+        Self { server, defaults, captures, turn: Turn::default() }
     }
 
     fn config(&self, name: &str) -> Result<VmConfig, ManageError> {
@@ -58,8 +60,12 @@ impl Manage for Managed {
         Ok(self.server.add(self.defaults.vm(name, vm)?)?)
     }
 
-    fn change(&self, name: &str, vm: Net, reconnects: bool) -> Result<(), ManageError> {
+    fn change(&self, name: &str, before: &Net, vm: Net, reconnects: bool) -> Result<(), ManageError> {
+        let turn = self.turn.shared().map_err(ManageError::late)?;
         let now = self.config(name)?;
+        if table_of(&now) != *before {
+            return Err(ChangeError::<ServerError>::Changed(name.to_owned()).into());
+        }
         let has_socket = vm.socket == table_of(&now).socket;
         let mut wanted = self.defaults.vm(name, vm)?;
         if has_socket {
@@ -71,7 +77,9 @@ impl Manage for Managed {
                 let others = "the path of 'metadata', the limits and the guard";
                 return Err(ManageError::another_device(name, key, others));
             }
-            self.server.replace(wanted)?;
+            // It takes one of its own.
+            drop(turn);
+            self.server.replace(&now, wanted, &self.turn)?;
             tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
             return Ok(());
         }
@@ -90,6 +98,10 @@ impl Manage for Managed {
 
     fn drain(&self, name: &str) -> Result<(), ManageError> {
         Ok(self.server.drain(name)?)
+    }
+
+    fn turn(&self) -> &Turn {
+        &self.turn
     }
 
     fn captures(&self) -> &CaptureControl {

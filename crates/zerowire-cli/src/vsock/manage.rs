@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_VSOCK;
-use zerowire_vhost::serve::StartError;
+use zerowire_vhost::serve::{ChangeError, StartError, Turn};
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
@@ -19,6 +19,7 @@ pub(super) struct Managed {
     server: Arc<dyn VsockFleet>,
     defaults: Defaults,
     captures: CaptureControl,
+    turn: Turn,
     /// The hard limit of open files, if there is one.
     descriptors: Option<u64>,
 }
@@ -44,7 +45,7 @@ impl Managed {
         pcap_dir: Option<&Path>,
     ) -> Self {
         let captures = CaptureControl::new(server.clone(), LINKTYPE_VSOCK, pcap_dir);
-        Self { server, defaults, captures, descriptors }
+        Self { server, defaults, captures, turn: Turn::default(), descriptors }
     }
 
     fn config(&self, name: &str) -> Result<VsockConfig, ManageError> {
@@ -76,8 +77,12 @@ impl Manage for Managed {
         Ok(())
     }
 
-    fn change(&self, name: &str, vm: Vsock, reconnects: bool) -> Result<(), ManageError> {
+    fn change(&self, name: &str, before: &Vsock, vm: Vsock, reconnects: bool) -> Result<(), ManageError> {
+        let turn = self.turn.shared().map_err(ManageError::late)?;
         let now = self.config(name)?;
+        if table_of(&now) != *before {
+            return Err(ChangeError::<VsockServerError>::Changed(name.to_owned()).into());
+        }
         let socket = vm.socket.clone();
         let mut wanted = self.defaults.vm(name, vm)?;
         if socket == table_of(&now).socket {
@@ -88,7 +93,9 @@ impl Manage for Managed {
             if !reconnects {
                 return Err(ManageError::another_device(name, key, "the limits"));
             }
-            self.server.replace(wanted).map_err(|e| {
+            // It takes one of its own.
+            drop(turn);
+            self.server.replace(&now, wanted, &self.turn).map_err(|e| {
                 let key = e.cause().and_then(|cause| socket_key(cause, &socket));
                 of_socket(e.into(), key)
             })?;
@@ -106,6 +113,10 @@ impl Manage for Managed {
 
     fn drain(&self, name: &str) -> Result<(), ManageError> {
         Ok(self.server.drain(name)?)
+    }
+
+    fn turn(&self) -> &Turn {
+        &self.turn
     }
 
     fn captures(&self) -> &CaptureControl {

@@ -9,6 +9,7 @@ use super::fleet::VmFleet;
 use super::listen::Endpoint;
 use super::roster::{ChangeError, RosterConfig, VmState};
 use super::start::StartError;
+use super::turn::Turn;
 
 /// What reading a file again has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -163,37 +164,37 @@ pub fn reload<S: Reloads + ?Sized>(
     Ok(done)
 }
 
-/// Gives a VM that runs other settings. If they make it another device, it is removed and added
-/// again, and what can be tried is tried before. Else it keeps its front end.
+/// Gives a VM that runs as `before` other settings. If they make it another device, it is removed
+/// and added again in a turn of its own, and what can be tried is tried before. Else it keeps its
+/// front end.
 ///
 /// # Errors
 /// [`ReplaceError`].
-pub fn replace<S: Reloads + ?Sized>(server: &S, wanted: S::Config) -> Result<(), ReplaceError<S::Error>>
+pub fn replace<S: Reloads + ?Sized>(
+    server: &S,
+    before: &S::Config,
+    wanted: S::Config,
+    turn: &Turn,
+) -> Result<(), ReplaceError<S::Error>>
 where
+    S::Config: PartialEq,
     S::Error: From<StartError>,
 {
-    let name = wanted.name().to_owned();
-    let running = server.vms().into_iter().find(|vm| vm.config.name() == name);
-    match running.map(|vm| vm.state) {
-        Some(VmState::Running) => {}
-        Some(_) => return Err(ChangeError::Busy(name).into()),
-        None => return Err(ChangeError::Unknown(name).into()),
-    }
-    let plan = plan(server, std::slice::from_ref(&name), vec![wanted]);
-    let step = plan.map_err(ChangeError::Refused)?.steps.pop();
-    let (before, wanted) = match step {
-        Some((Step::Replace(before), wanted)) => (before, wanted),
-        Some((Step::Keep(running), wanted)) => {
+    let name = before.name();
+    match step(server, before, &wanted)? {
+        Step::Replace(_) => {}
+        Step::Keep(running) => {
             return server.update(&running, &wanted).into_iter().next().map_or(Ok(()), |e| Err(e.into()));
         }
-        Some((Step::Restart, _)) => {
-            return Err(ChangeError::Refused(StartError::handed_over(&name).into()).into());
-        }
+        Step::Restart => return Err(ChangeError::Refused(StartError::handed_over(name).into()).into()),
         // It has left meanwhile.
-        Some((Step::Add, _)) | None => return Err(ChangeError::Unknown(name).into()),
-    };
-    server.try_open(&before, &wanted).map_err(ChangeError::Refused)?;
-    let added = match server.remove(&name) {
+        Step::Add => return Err(ChangeError::Unknown(name.to_owned()).into()),
+    }
+    server.try_open(before, &wanted).map_err(ChangeError::Refused)?;
+    let _turn = turn.alone().map_err(ChangeError::OtherChange)?;
+    // Others have changed while it was tried.
+    step(server, before, &wanted)?;
+    let added = match server.remove(name) {
         Ok(()) => server.add(wanted),
         Err(e @ ChangeError::Stuck(_)) => match server.add_later(wanted) {
             Ok(()) => return Err(ReplaceError::Later(e)),
@@ -201,7 +202,27 @@ where
         },
         Err(e) => return Err(e.into()),
     };
-    added.map_err(|cause| restore(server, before, cause))
+    added.map_err(|cause| restore(server, before.clone(), cause))
+}
+
+/// What a VM needs that runs as `before`.
+fn step<S: Reloads + ?Sized>(
+    server: &S,
+    before: &S::Config,
+    wanted: &S::Config,
+) -> Result<Step<S::Config>, ChangeError<S::Error>>
+where
+    S::Config: PartialEq,
+{
+    let name = before.name().to_owned();
+    match server.vms().into_iter().find(|vm| vm.config.name() == name) {
+        None => return Err(ChangeError::Unknown(name)),
+        Some(vm) if vm.state != VmState::Running => return Err(ChangeError::Busy(name)),
+        Some(vm) if vm.config != *before => return Err(ChangeError::Changed(name)),
+        Some(_) => {}
+    }
+    let mut plan = plan(server, std::slice::from_ref(&name), vec![wanted.clone()])?;
+    plan.steps.pop().map(|(step, _)| step).ok_or(ChangeError::Unknown(name))
 }
 
 /// Adds a VM again as it was. Its new settings could not be had because of `cause`.

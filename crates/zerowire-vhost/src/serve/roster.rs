@@ -24,6 +24,7 @@ use super::control::{Backing, Served, stop_all};
 use super::orders::{Orders, TakeUpError};
 use super::refusal::{RefusalKind, ServerRefusal};
 use super::start::StartError;
+use super::turn::TurnError;
 use crate::session::{HandOverError, SessionImage};
 
 /// What a VM is configured with.
@@ -70,6 +71,12 @@ pub enum ChangeError<E> {
     /// Another change to the VM is under way.
     #[error("VM {0} is just being added or removed: try again when that is done")]
     Busy(String),
+    /// It was changed between two looks at it.
+    #[error("VM {0} was changed meanwhile: look at it, and try again")]
+    Changed(String),
+    /// Other changes take too long.
+    #[error(transparent)]
+    OtherChange(TurnError),
     /// A front end holds up the VM's threads.
     #[error(
         "VM {0}: its threads did not end in time: its front end holds them up; end that one, and the VM goes by itself"
@@ -84,8 +91,8 @@ impl<E: ServerRefusal + 'static> ServerRefusal for ChangeError<E> {
     fn kind(&self) -> RefusalKind {
         match self {
             Self::Unknown(_) => RefusalKind::Unknown,
-            Self::Busy(_) => RefusalKind::Conflict,
-            Self::Stuck(_) => RefusalKind::Passing,
+            Self::Busy(_) | Self::Changed(_) => RefusalKind::Conflict,
+            Self::Stuck(_) | Self::OtherChange(_) => RefusalKind::Passing,
             Self::Refused(e) => e.kind(),
         }
     }

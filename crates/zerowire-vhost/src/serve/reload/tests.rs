@@ -1,8 +1,9 @@
 use std::sync::Mutex;
+use std::time::Duration;
 
 use super::*;
 use crate::limit::Limits;
-use crate::serve::{ServerStats, VmInfo};
+use crate::serve::{RefusalKind, ServerRefusal, ServerStats, VmInfo};
 
 /// A VM on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,13 +144,20 @@ fn named(ports: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
     ports.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect()
 }
 
+/// Gives a VM other settings than those that it has by now.
+fn change(vms: &IdleVms, wanted: OnPort) -> Result<(), ReplaceError<StartError>> {
+    let running = vms.vms().into_iter().find(|vm| vm.config.name == wanted.name);
+    let before = running.map_or_else(|| wanted.clone(), |vm| vm.config);
+    replace(vms, &before, wanted, &Turn::default())
+}
+
 #[test]
 fn a_vm_gets_another_port_and_others_stay() {
     let vms = IdleVms::with(&[on("a", "p"), on("b", "q")]);
-    replace(&vms, on("a", "r")).expect("a good port");
+    change(&vms, on("a", "r")).expect("a good port");
     assert_eq!(vms.ports(), named(&[("b", "q"), ("a", "r")]));
     let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
-    replace(&vms, OnPort { limits, ..on("b", "q") }).expect("good limits");
+    change(&vms, OnPort { limits, ..on("b", "q") }).expect("good limits");
     assert_eq!(vms.ports(), named(&[("b", "q"), ("a", "r")]), "it was not removed");
     assert_eq!(vms.vms()[0].config.limits, limits);
 }
@@ -168,7 +176,7 @@ fn what_can_be_seen_before_changes_nothing() {
         (on("b", "r"), "just being added or removed"),
         (handed, "restart the program"),
     ] {
-        let e = replace(&vms, wanted).expect_err(words);
+        let e = change(&vms, wanted).expect_err(words);
         assert!(matches!(e, ReplaceError::Unchanged(_)) && e.to_string().contains(words), "{e:?}");
         assert_eq!(vms.ports(), before);
     }
@@ -177,7 +185,7 @@ fn what_can_be_seen_before_changes_nothing() {
 #[test]
 fn what_shows_late_has_the_vm_added_again_as_it_was() {
     let vms = IdleVms { untried: vec!["bad"], ..IdleVms::with(&[on("a", "p")]) };
-    let e = replace(&vms, on("a", "bad")).expect_err("no such port");
+    let e = change(&vms, on("a", "bad")).expect_err("no such port");
     assert!(matches!(e, ReplaceError::Restored { .. }) && e.cause().is_some(), "{e:?}");
     let words = "VM a: no port bad; VM a has its old settings again, and its front end has to connect again";
     assert_eq!(e.to_string(), words);
@@ -187,7 +195,7 @@ fn what_shows_late_has_the_vm_added_again_as_it_was() {
 #[test]
 fn a_vm_that_can_not_be_added_again_is_said_to_be_gone() {
     let vms = IdleVms { untried: vec!["bad"], single_use: vec!["p"], ..IdleVms::with(&[on("a", "p")]) };
-    let e = replace(&vms, on("a", "bad")).expect_err("no such port");
+    let e = change(&vms, on("a", "bad")).expect_err("no such port");
     assert!(matches!(e, ReplaceError::Gone { .. }), "{e:?}");
     for words in ["no port bad; VM a is gone: ", "can't be had again either: VM a: no port p"] {
         assert!(e.to_string().contains(words), "{e}");
@@ -198,7 +206,7 @@ fn a_vm_that_can_not_be_added_again_is_said_to_be_gone() {
 #[test]
 fn a_vm_that_is_held_up_gets_its_settings_when_it_has_gone() {
     let vms = IdleVms { held: true, ..IdleVms::with(&[on("a", "p")]) };
-    let e = replace(&vms, on("a", "r")).expect_err("it is held up");
+    let e = change(&vms, on("a", "r")).expect_err("it is held up");
     assert!(matches!(e, ReplaceError::Later(_)) && e.to_string().ends_with("It is added again then"), "{e}");
     assert_eq!(*vms.late.lock().expect("no panic"), [on("a", "r")]);
 }
@@ -217,4 +225,29 @@ fn a_file_that_is_read_again_restores_behind_all_others() {
     assert_eq!(errors[0], "VM c: no port bad; VM c is not served");
     assert!(errors[1].contains("no port bad; VM a has its old settings again"), "{errors:?}");
     assert_eq!(vms.ports(), named(&[("b", "r"), ("a", "p")]));
+}
+
+/// A change that hangs holds up no other one for ever, and a VM that can't get its turn keeps its
+/// front end.
+#[test]
+fn a_vm_whose_turn_does_not_come_stays_as_it_is() {
+    let (vms, turn) = (IdleVms::with(&[on("a", "p")]), Turn::new(Duration::ZERO));
+    let hanging = turn.shared().expect("nobody has it");
+    let e = replace(&vms, &on("a", "p"), on("a", "r"), &turn).expect_err("another change hangs");
+    assert!(e.to_string().starts_with("another change is under way"), "{e}");
+    let ReplaceError::Unchanged(e) = e else { panic!("{e}") };
+    assert_eq!((e.kind(), vms.ports()), (RefusalKind::Passing, named(&[("a", "p")])));
+    assert!(turn.shared().is_ok(), "others go on");
+    drop(hanging);
+    replace(&vms, &on("a", "p"), on("a", "r"), &turn).expect("its turn");
+    assert_eq!(vms.ports(), named(&[("a", "r")]));
+    assert!(turn.alone().is_ok(), "it has let go of it");
+}
+
+#[test]
+fn a_vm_that_was_changed_meanwhile_keeps_that() {
+    let vms = IdleVms::with(&[on("a", "q")]);
+    let e = replace(&vms, &on("a", "p"), on("a", "r"), &Turn::default()).expect_err("it is on q");
+    assert!(matches!(e, ReplaceError::Unchanged(ChangeError::Changed(_))), "{e}");
+    assert_eq!(vms.ports(), named(&[("a", "q")]));
 }
