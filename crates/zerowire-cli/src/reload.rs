@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::Result;
-use zerowire_vhost::serve::{Reloaded, RosterConfig, VmInfo};
+use zerowire_vhost::serve::{Reloaded, RosterConfig, Turn, VmInfo};
 
 use crate::service::HandedSockets;
 
@@ -31,12 +31,15 @@ impl FileReload {
     pub fn reload<C: RosterConfig, E: Display>(
         &mut self,
         file: &Path,
+        turn: &Turn,
         wanted: Result<Vec<C>>,
         change: impl FnOnce(&[String], Vec<C>) -> Result<Reloaded, E>,
         running: impl FnOnce() -> Vec<VmInfo<C>>,
     ) -> Result<Vec<String>, String> {
         let wanted = wanted.map_err(|e| format!("{e:#}"))?;
         let names = names(&wanted);
+        // No VM is away meanwhile that comes again.
+        let _turn = turn.shared().map_err(|e| e.to_string())?;
         let done = change(&self.names, wanted).map_err(|e| format!("{}: {e}", file.display()))?;
         // One that can't be removed yet is still the file's.
         let running = running();
@@ -62,4 +65,31 @@ impl FileReload {
 
 fn names<C: RosterConfig>(vms: &[C]) -> Vec<String> {
     vms.iter().map(|vm| vm.name().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use zerowire_vsock::VsockConfig;
+
+    use super::*;
+
+    /// It would be added as a new one.
+    #[test]
+    fn nothing_is_read_again_while_a_vm_is_away_for_a_moment() {
+        let vm = || VsockConfig::new("a", zerowire_vhost::serve::Endpoint::Path("/s".into()), 3, "/u");
+        let mut file = FileReload::new(&[vm()], HandedSockets::default());
+        let turn = Turn::new(Duration::ZERO);
+        let away = turn.alone().expect("nobody has it");
+        let change = |_: &[String], _| -> Result<Reloaded, String> { panic!("it is away") };
+        let read = file.reload(Path::new("file"), &turn, Ok(vec![vm()]), change, Vec::new);
+        assert!(read.expect_err("no turn").starts_with("another change is under way"));
+        drop(away);
+        let change = |before: &[String], _| {
+            assert_eq!(before, ["a"]);
+            Ok::<_, String>(Reloaded::default())
+        };
+        file.reload(Path::new("file"), &turn, Ok(vec![vm()]), change, Vec::new).expect("its turn");
+    }
 }

@@ -169,7 +169,7 @@ impl<E: ServerRefusal + Into<Self> + 'static> From<ReplaceError<E>> for ManageEr
         let text = e.to_string();
         let refused = match e {
             ReplaceError::Unchanged(e) | ReplaceError::Later(e) => e.into(),
-            ReplaceError::Restored { cause, .. } => cause.into(),
+            ReplaceError::Restored { cause, .. } | ReplaceError::Overtaken { cause, .. } => cause.into(),
             ReplaceError::Gone { cause, .. } => Self { status: 500, ..cause.into() },
             e => Self::new(500, e.to_string()),
         };

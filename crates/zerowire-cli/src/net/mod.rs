@@ -24,7 +24,7 @@ use zerowire_vhost::memory::PinBudget;
 pub use sandbox::child as confined_child;
 
 use crate::access::SocketArgs;
-use crate::control::ControlArgs;
+use crate::control::{ControlArgs, Manage};
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::rights;
@@ -295,7 +295,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => reload::reload(&mut reload, &*server, &args),
+        SignalAction::Reload => reload::reload(&mut reload, &*server, managed.turn(), &args),
     })?;
     drop(doors);
     let stats = server.stats();

@@ -1,18 +1,19 @@
 //! SIGHUP: the configuration file and metadata are read again.
 
 use zerowire_net::Fleet;
+use zerowire_vhost::serve::Turn;
 
 use super::{NetArgs, config};
 use crate::reload::FileReload;
 
 /// Reads the configuration file with its VMs again, or else the metadata of all VMs. The log says
 /// what has changed, and what has not, and why.
-pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, args: &NetArgs) {
+pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &Turn, args: &NetArgs) {
     match &args.config {
         Some(file) => {
             let wanted = config::vms(args, &before.handed);
             let change = |before: &[String], wanted| server.reload(before, wanted);
-            if let Err(e) = before.reload(file, wanted, change, || server.vms()) {
+            if let Err(e) = before.reload(file, turn, wanted, change, || server.vms()) {
                 tracing::error!("SIGHUP: {e}; nothing has changed, and the old metadata stay");
             }
         }

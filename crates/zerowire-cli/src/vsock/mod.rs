@@ -16,13 +16,14 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
+use zerowire_vhost::serve::Turn;
 use zerowire_vsock::{VsockFleet, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 pub use self::sandbox::child as confined_child;
 use self::sandbox::{VsockSandboxArgs, VsockSupervisor};
 use crate::access::SocketArgs;
-use crate::control::ControlArgs;
+use crate::control::{ControlArgs, Manage};
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::service::{self, HandedSockets};
@@ -154,14 +155,14 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         Arc::new(server.map_err(refused)?)
     };
     start::tell(&*server, &names, limit);
-    let managed = manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir());
-    let doors = args.control.start(&Arc::new(managed))?;
+    let managed = Arc::new(manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir()));
+    let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
     serving::until_stopped(&signals, lasting, &server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => read_again(&args, &mut reload, &*server, limit),
+        SignalAction::Reload => read_again(&args, &mut reload, &*server, managed.turn(), limit),
     })?;
     drop(doors);
     let stats = server.stats();
@@ -171,13 +172,19 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
 }
 
 /// SIGHUP.
-fn read_again(args: &VsockArgs, before: &mut FileReload, server: &dyn VsockFleet, limit: Option<u64>) {
+fn read_again(
+    args: &VsockArgs,
+    before: &mut FileReload,
+    server: &dyn VsockFleet,
+    turn: &Turn,
+    limit: Option<u64>,
+) {
     let Some(file) = &args.config else {
         tracing::info!("SIGHUP: there is nothing to read again");
         return;
     };
     let wanted = config::vms(args, &before.handed);
-    match before.reload(file, wanted, |before, wanted| server.reload(before, wanted), || server.vms()) {
+    match before.reload(file, turn, wanted, |before, wanted| server.reload(before, wanted), || server.vms()) {
         Ok(added) => start::tell(server, &added, limit),
         Err(e) => tracing::error!("SIGHUP: {e}; nothing has changed"),
     }

@@ -60,6 +60,14 @@ pub enum ReplaceError<E> {
         /// Why it does not have the new ones.
         cause: E,
     },
+    /// It was removed, and somebody else has added one of its name.
+    #[error("{cause}; another VM {vm} was added meanwhile, and stays")]
+    Overtaken {
+        /// The VM.
+        vm: String,
+        /// Why it does not have the new settings.
+        cause: E,
+    },
     /// It was removed, and could not be added again.
     #[error("{cause}; VM {vm} is gone: its old settings can't be had again either: {restoring}")]
     Gone {
@@ -78,6 +86,7 @@ impl<E> ReplaceError<E> {
         match self {
             Self::Unchanged(ChangeError::Refused(cause))
             | Self::Restored { cause, .. }
+            | Self::Overtaken { cause, .. }
             | Self::Gone { cause, .. } => Some(cause),
             _ => None,
         }
@@ -230,6 +239,9 @@ fn restore<S: Reloads + ?Sized>(server: &S, before: S::Config, cause: S::Error) 
     let vm = before.name().to_owned();
     match server.add(before) {
         Ok(()) => ReplaceError::Restored { vm, cause },
+        Err(_) if server.vms().iter().any(|other| other.config.name() == vm) => {
+            ReplaceError::Overtaken { vm, cause }
+        }
         Err(e) => ReplaceError::Gone { vm, cause, restoring: Box::new(e) },
     }
 }

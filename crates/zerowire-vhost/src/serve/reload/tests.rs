@@ -36,6 +36,8 @@ struct IdleVms {
     single_use: Vec<&'static str>,
     /// True: removals give up.
     held: bool,
+    /// Added by somebody else as soon as one has gone.
+    other: Mutex<Option<OnPort>>,
     /// Added when another one has gone.
     late: Mutex<Vec<OnPort>>,
 }
@@ -78,6 +80,9 @@ impl VmFleet for IdleVms {
 
     fn add(&self, config: OnPort) -> Result<(), StartError> {
         self.had(&config)?;
+        let names: Vec<_> =
+            self.ports().into_iter().map(|(name, _)| name).chain([config.name.clone()]).collect();
+        crate::serve::check_names(names.iter().map(String::as_str))?;
         self.all.lock().expect("no panic").push((config, VmState::Running));
         Ok(())
     }
@@ -100,6 +105,9 @@ impl VmFleet for IdleVms {
             self.all.lock().expect("no panic").extract_if(.., |(vm, _)| vm.name == name).collect();
         let lost = gone.iter().map(|(vm, _)| vm.port).filter(|port| self.single_use.contains(port));
         self.bad.lock().expect("no panic").extend(lost);
+        if let Some(other) = self.other.lock().expect("no panic").take() {
+            self.add(other).expect("it is free");
+        }
         if gone.is_empty() { Err(ChangeError::Unknown(name.to_owned())) } else { Ok(()) }
     }
 
@@ -201,6 +209,16 @@ fn a_vm_that_can_not_be_added_again_is_said_to_be_gone() {
         assert!(e.to_string().contains(words), "{e}");
     }
     assert_eq!(vms.ports(), []);
+}
+
+/// Somebody adds it while a file is read again.
+#[test]
+fn a_vm_of_the_same_name_is_not_said_to_be_gone() {
+    let vms = IdleVms { other: Mutex::new(Some(on("a", "other"))), ..IdleVms::with(&[on("a", "p")]) };
+    let done = reload(&vms, &["a".to_owned()], vec![on("a", "r")]).expect("a good file");
+    let [error] = done.errors.as_slice() else { panic!("{done:?}") };
+    assert!(error.ends_with("another VM a was added meanwhile, and stays"), "{error}");
+    assert_eq!(vms.ports(), named(&[("a", "other")]));
 }
 
 #[test]
