@@ -2,7 +2,6 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,13 +20,13 @@ const LATE_LOOK: Duration = Duration::from_millis(100);
 const THREAD_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Waits for the end of a child whose supervisor has left it, and kills it if that takes longer
-/// than `patience`. One that can't be killed, or does not end by that, is waited for until the VM
-/// `stops`: it has the VM's descriptors.
+/// than `patience`. One that can't be killed, or does not end by that, is waited for until
+/// `gives_up` says so: it has the VM's descriptors.
 pub(crate) fn end(
     vm: &str,
     child: &mut ChildProcess,
     patience: Duration,
-    stops: &AtomicBool,
+    gives_up: impl Fn() -> bool,
 ) -> std::io::Result<ExitStatus> {
     if let Some(status) = ended_within(child, patience)? {
         return Ok(status);
@@ -51,7 +50,7 @@ pub(crate) fn end(
         "{vm}: its process {} does not end, and {text}; no other one serves the VM until it has ended",
         child.pid()
     );
-    while !stops.load(Ordering::Acquire) {
+    while !gives_up() {
         if let Some(status) = ended_within(child, LATE_LOOK)? {
             return Ok(status);
         }
@@ -75,20 +74,21 @@ fn ended_within(child: &mut ChildProcess, patience: Duration) -> std::io::Result
 }
 
 /// Waits for the end of the thread that serves the child of `vm`. One that the kernel holds up is
-/// left behind.
-pub(crate) fn join(vm: &str, thread: JoinHandle<()>) {
+/// left behind, which returns false.
+pub(crate) fn join(vm: &str, thread: JoinHandle<()>) -> bool {
     let begin = Instant::now();
     while !thread.is_finished() {
         if begin.elapsed() > THREAD_PATIENCE {
             tracing::error!(
-                "{vm}: the thread that serves its process does not end: the kernel holds it up, as when a descriptor \
-                 of the front end's can't be closed; it is left behind"
+                "{vm}: the thread that serves its process does not end: the kernel holds it up or the process, as when a \
+                 descriptor of the front end's can't be closed; it is left behind"
             );
-            return;
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     let _ = thread.join();
+    true
 }
 
 /// Why a child ended.
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_child_that_takes_too_long_is_killed() {
         let mut child = Command::new("sleep").arg("100").spawn().expect("a process").into();
-        let status = end("vm", &mut child, Duration::ZERO, &AtomicBool::new(false)).expect("its end");
+        let status = end("vm", &mut child, Duration::ZERO, || false).expect("its end");
         assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
 
@@ -140,9 +140,9 @@ mod tests {
         sets.effective.remove(CapabilitySet::KILL);
         set_capabilities(None, sets).expect("dropped");
         let [first, second] = &mut children;
-        let refused = end("vm", first, Duration::ZERO, &AtomicBool::new(true)).expect_err("it runs");
+        let refused = end("vm", first, Duration::ZERO, || true).expect_err("it runs");
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        let status = end("vm", second, Duration::ZERO, &AtomicBool::new(false)).expect("its end");
+        let status = end("vm", second, Duration::ZERO, || false).expect("its end");
         assert!(status.success(), "it has ended by itself: {status}");
         assert!(first.wait().is_ok());
     }

@@ -118,6 +118,8 @@ pub(crate) struct Keeper<C: Charge> {
     /// The child that runs.
     link: Mutex<Option<Arc<ChildLink<C::Word>>>>,
     stops: AtomicBool,
+    /// True: who has stopped it needs what the child has. The thread waits for its end.
+    waits: AtomicBool,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -140,7 +142,8 @@ type Ready = Reply<Result<ConfineReport, String>>;
 impl<C: Charge> Keeper<C> {
     /// Without a child.
     pub(crate) fn new(charge: C) -> Self {
-        Self { charge, link: Mutex::new(None), stops: AtomicBool::new(false), thread: Mutex::new(None) }
+        let (stops, waits) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { charge, link: Mutex::new(None), stops, waits, thread: Mutex::new(None) }
     }
 
     /// Starts a child and waits until it serves.
@@ -237,7 +240,8 @@ impl<C: Charge> Keeper<C> {
         *lock(&self.link) = None;
         self.charge.part();
         link.close();
-        let status = end(&self.charge.vms().first(), &mut child, END_PATIENCE, &self.stops);
+        let gives_up = || self.stops.load(Ordering::Acquire) && !self.waits.load(Ordering::Acquire);
+        let status = end(&self.charge.vms().first(), &mut child, END_PATIENCE, gives_up);
         self.charge.parted();
         if failed.is_none() && self.charge.may_end() && status.as_ref().is_ok_and(ExitStatus::success) {
             return Ok(None);
@@ -299,13 +303,22 @@ impl<C: Charge> Keeper<C> {
         }
     }
 
-    /// Ends the child and waits for it.
+    /// Ends the child and waits for it, but not for ever.
     pub(crate) fn stop(&self) {
+        self.join_thread();
+    }
+
+    /// The same. False: the kernel holds it up. The thread then waits for its end, and does its last
+    /// act behind that.
+    pub(crate) fn remove(&self) -> bool {
+        self.waits.store(true, Ordering::Release);
+        self.join_thread()
+    }
+
+    fn join_thread(&self) -> bool {
         self.ask_to_stop();
         let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            join(&self.charge.vms().first(), thread);
-        }
+        thread.is_none_or(|thread| join(&self.charge.vms().first(), thread))
     }
 }
 
@@ -316,7 +329,17 @@ impl<C: Charge> Keeper<C> {
     pub(crate) fn played(charge: C) -> (Arc<Self>, Channel) {
         let (ours, theirs) = Channel::pair().expect("a pair");
         let link = Mutex::new(Some(Arc::new(ChildLink::new(ours))));
-        let (stops, thread) = (AtomicBool::new(false), Mutex::new(None));
-        (Arc::new(Self { charge, link, stops, thread }), Channel::of(theirs))
+        (Arc::new(Self { link, ..Self::new(charge) }), Channel::of(theirs))
+    }
+
+    /// Gives it a thread, which does its last act when `held` ends.
+    pub(crate) fn run_until(self: &Arc<Self>, held: std::sync::mpsc::Receiver<()>) {
+        let keeper = self.clone();
+        *lock(&self.thread) = Some(std::thread::spawn(move || {
+            let _ = held.recv();
+            let act = keeper.charge.last_act();
+            drop(keeper);
+            act.into_iter().for_each(|act| act());
+        }));
     }
 }

@@ -3,7 +3,7 @@
 //! They stand in one roster under a lock, which is held to look something up or to enter a result,
 //! never while a child is started, asked or waited for.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
@@ -25,7 +25,12 @@ type VmKeeper = Keeper<NetVm>;
 enum KeptStage {
     Opening,
     Running(Arc<VmKeeper>),
-    Leaving,
+    /// Somebody waits for its child. `ended`: it has ended, and all that was open for it is closed.
+    Leaving {
+        ended: bool,
+    },
+    /// Nobody waits any more for its child, which was told to end.
+    Held,
 }
 
 struct KeptVm {
@@ -33,13 +38,15 @@ struct KeptVm {
     number: u64,
     config: VmConfig,
     stage: KeptStage,
+    /// What is added under this name as soon as the VM has gone.
+    next: Option<VmConfig>,
 }
 
 impl KeptVm {
     fn running(&self) -> Option<&Arc<VmKeeper>> {
         match &self.stage {
             KeptStage::Running(keeper) => Some(keeper),
-            KeptStage::Opening | KeptStage::Leaving => None,
+            KeptStage::Opening | KeptStage::Leaving { .. } | KeptStage::Held => None,
         }
     }
 
@@ -48,7 +55,7 @@ impl KeptVm {
             KeptStage::Opening => VmState::Opening,
             KeptStage::Running(keeper) if keeper.charge.is_draining() => VmState::Draining,
             KeptStage::Running(_) => VmState::Running,
-            KeptStage::Leaving => VmState::Leaving,
+            KeptStage::Leaving { .. } | KeptStage::Held => VmState::Leaving,
         }
     }
 }
@@ -83,7 +90,7 @@ impl KeptVms {
         let all: Vec<_> = self.all.iter().map(|kept| &kept.config).chain([&config]).collect();
         check_vms(&all)?;
         self.last += 1;
-        self.all.push(KeptVm { number: self.last, config, stage: KeptStage::Opening });
+        self.all.push(KeptVm { number: self.last, config, stage: KeptStage::Opening, next: None });
         self.share_out();
         Ok(self.last)
     }
@@ -98,6 +105,32 @@ impl KeptVms {
         }
         kept.stage = KeptStage::Running(keeper.clone());
         KeepOutcome::Running
+    }
+
+    /// Nobody waits any more for the child of a VM that leaves. False: it has ended by now.
+    fn hold(&mut self, number: u64) -> bool {
+        let kept = self.all.iter_mut().find(|kept| kept.number == number);
+        let left = kept.filter(|kept| matches!(kept.stage, KeptStage::Leaving { ended: false }));
+        left.map(|kept| kept.stage = KeptStage::Held).is_some()
+    }
+
+    /// The last child of a VM has ended, and what was open for it is closed. Forgets the VM if
+    /// nobody else does. Returns what comes after it.
+    fn ended(&mut self, number: u64) -> Option<VmConfig> {
+        let kept = self.all.iter_mut().find(|kept| kept.number == number)?;
+        match &mut kept.stage {
+            KeptStage::Leaving { ended } => {
+                *ended = true;
+                return None;
+            }
+            KeptStage::Running(keeper) if keeper.charge.is_draining() => {}
+            // Its only connection has ended; or it could not be opened.
+            KeptStage::Running(_) | KeptStage::Opening => return None,
+            KeptStage::Held => tracing::info!("{}: removed after all", kept.config.name),
+        }
+        let next = kept.next.take();
+        self.forget(number);
+        next
     }
 
     fn forget(&mut self, number: u64) {
@@ -123,24 +156,42 @@ fn stopping(vm: String) -> ServerError {
 
 /// A process that serves each VM by a confined child.
 pub(in crate::net) struct Supervisor {
+    parts: SupervisorParts,
+    start: Instant,
+}
+
+/// What adds a VM.
+#[derive(Clone)]
+struct SupervisorParts {
     vms: Arc<Mutex<KeptVms>>,
     common: Common,
-    start: Instant,
 }
 
 impl Supervisor {
     /// Without VMs yet.
     pub(super) fn new(common: Common, capture: Option<Arc<Capture>>) -> Self {
         let vms = KeptVms { capture, ..KeptVms::default() };
-        Self { vms: Arc::new(Mutex::new(vms)), common, start: Instant::now() }
+        let parts = SupervisorParts { vms: Arc::new(Mutex::new(vms)), common };
+        Self { parts, start: Instant::now() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KeptVms> {
+        lock(&self.parts.vms)
     }
 
     fn running(&self) -> Vec<Arc<VmKeeper>> {
-        lock(&self.vms).all.iter().filter_map(KeptVm::running).cloned().collect()
+        self.lock().all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
     /// Adds a VM, whose socket may be one that this process was started with.
     pub(super) fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+        self.parts.open(config, inherited)
+    }
+}
+
+impl SupervisorParts {
+    /// Adds a VM ([`Supervisor::open`]).
+    fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
         let name = config.name.clone();
         check(&config)?;
         let (number, capture) = {
@@ -166,12 +217,16 @@ impl Supervisor {
         })
     }
 
-    /// What takes a drained VM out of the roster.
+    /// What takes a VM out of the roster that was drained, or whose removal nobody waits for.
     fn gone(&self, number: u64) -> impl FnOnce() + Send + use<> {
-        let vms: Weak<_> = Arc::downgrade(&self.vms);
+        let (vms, common): (Weak<_>, _) = (Arc::downgrade(&self.vms), self.common.clone());
         move || {
-            if let Some(vms) = vms.upgrade() {
-                lock(&vms).forget(number);
+            let Some(vms) = vms.upgrade() else { return };
+            let next = lock(&vms).ended(number);
+            let Some(config) = next else { return };
+            let name = config.name.clone();
+            if let Err(e) = (Self { vms, common }).open(config, None) {
+                tracing::error!("{e}; VM {name} is not served");
             }
         }
     }
@@ -184,7 +239,7 @@ impl VmFleet for Supervisor {
 
     fn vms(&self) -> Vec<VmInfo> {
         let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
-        let all: Vec<_> = lock(&self.vms).all.iter().map(listed).collect();
+        let all: Vec<_> = self.lock().all.iter().map(listed).collect();
         // Nobody else waits for the VM that is asked.
         let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<VmKeeper>>)| match keeper {
             Some(keeper) => {
@@ -203,7 +258,7 @@ impl VmFleet for Supervisor {
         let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.charge.stats(asked, deadline));
         let vms = told.collect();
         let own = ServerStats::since(self.start, Vec::new());
-        let cpu_seconds = own.cpu_seconds + self.common.cpu.seconds();
+        let cpu_seconds = own.cpu_seconds + self.parts.common.cpu.seconds();
         ServerStats { cpu_seconds, confined: true, vms, ..own }
     }
 
@@ -214,6 +269,18 @@ impl VmFleet for Supervisor {
         self.open(config, None)
     }
 
+    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
+        check(&config)?;
+        let mut vms = self.lock();
+        let held = vms.find(&config.name).ok().filter(|kept| matches!(kept.stage, KeptStage::Held));
+        if let Some(held) = held {
+            held.next = Some(config);
+            return Ok(());
+        }
+        drop(vms);
+        self.add(config)
+    }
+
     fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
         check(wanted)?;
         zerowire_net::try_open(running, wanted, |port| port.keep().map(drop))
@@ -221,38 +288,47 @@ impl VmFleet for Supervisor {
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {
         let (number, keeper) = {
-            let mut vms = lock(&self.vms);
-            let keeper = vms.keeper(name)?;
+            let mut vms = self.lock();
             let kept = vms.find(name)?;
-            kept.stage = KeptStage::Leaving;
+            if let KeptStage::Held = kept.stage {
+                kept.next = None;
+                return Err(ChangeError::Stuck(name.to_owned()));
+            }
+            let keeper = kept.running().cloned().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+            kept.stage = KeptStage::Leaving { ended: false };
             (kept.number, keeper)
         };
-        keeper.stop();
+        let has_ended = keeper.remove();
         drop(keeper);
-        lock(&self.vms).forget(number);
+        let mut vms = self.lock();
+        if !has_ended && vms.hold(number) {
+            return Err(ChangeError::Stuck(name.to_owned()));
+        }
+        vms.forget(number);
+        drop(vms);
         tracing::info!("{name}: removed");
         Ok(())
     }
 
     fn drain(&self, name: &str) -> Result<(), ChangeError> {
-        let keeper = lock(&self.vms).keeper(name)?;
+        let keeper = self.lock().keeper(name)?;
         keeper.charge.drain().map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
-        let keeper = lock(&self.vms).keeper(name)?;
+        let keeper = self.lock().keeper(name)?;
         let changed = keeper.charge.set_limits(limits).and_then(|()| keeper.charge.settled());
         changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn is_alive(&self) -> bool {
         let is_alive = |kept: &KeptVm| kept.running().is_none_or(|keeper| keeper.is_alive());
-        lock(&self.vms).all.iter().any(is_alive)
+        self.lock().all.iter().any(is_alive)
     }
 
     fn stop(&self) {
         let all = {
-            let mut vms = lock(&self.vms);
+            let mut vms = self.lock();
             vms.closed = true;
             std::mem::take(&mut vms.all)
         };
@@ -267,14 +343,14 @@ impl VmFleet for Supervisor {
 
 impl Captured for Supervisor {
     fn capture(&self) -> Option<Arc<Capture>> {
-        lock(&self.vms).capture.clone()
+        self.lock().capture.clone()
     }
 
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
         let deadline = Instant::now() + PATIENCE;
         // A child may keep its VM's turn: nobody waits for that with the lock.
         let (before, running) = {
-            let mut vms = lock(&self.vms);
+            let mut vms = self.lock();
             let running: Vec<_> = vms.all.iter().filter_map(KeptVm::running).cloned().collect();
             (std::mem::replace(&mut vms.capture, capture.clone()), running)
         };
@@ -286,7 +362,7 @@ impl Captured for Supervisor {
 
 impl Fleet for Supervisor {
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        let keeper = lock(&self.vms).keeper(name)?;
+        let keeper = self.lock().keeper(name)?;
         if keeper.charge.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
             return Err(ServerError::Settled(name.to_owned()).into());
         }
@@ -295,7 +371,7 @@ impl Fleet for Supervisor {
     }
 
     fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
-        let keeper = lock(&self.vms).keeper(name)?;
+        let keeper = self.lock().keeper(name)?;
         let changed = keeper.charge.set_guard(guard).and_then(|()| keeper.charge.settled());
         changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
@@ -316,6 +392,7 @@ mod tests {
     use zerowire_testkit::net::in_netns;
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
+    use zerowire_testkit::wait_until;
 
     use super::super::message::{ChildOrder, ChildWord};
     use super::super::vm::tests::{common, config, setup, vm};
@@ -352,7 +429,7 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let (keeper, child) = Keeper::played(vm(dir.path(), None));
             let supervisor = Supervisor::new(common(), None);
-            let number = lock(&supervisor.vms).enter(config(dir.path(), None)).expect("entered");
+            let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
             keeper.charge.hand(&keeper.link().expect("a child")).expect("handed");
             setup(&child);
             supervisor.set_capture(Some(capture()));
@@ -361,7 +438,7 @@ mod tests {
             become_ordinary(60_000 + std::process::id() % 5000, 0);
             let unread = crowd();
             std::thread::scope(|scope| {
-                let comes = scope.spawn(|| supervisor.keep(number, &keeper, None));
+                let comes = scope.spawn(|| supervisor.parts.keep(number, &keeper, None));
                 std::thread::sleep(Duration::from_millis(20));
                 assert_eq!(state(), Some(VmState::Opening));
                 assert!(!comes.is_finished(), "it waits");
@@ -381,10 +458,10 @@ mod tests {
             let (keeper, child) = Keeper::played(vm(dir.path(), None));
             let link = keeper.link().expect("a child");
             let supervisor = Arc::new(Supervisor::new(common(), None));
-            let number = lock(&supervisor.vms).enter(config(dir.path(), None)).expect("entered");
+            let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
             keeper.charge.hand(&link).expect("handed");
             setup(&child);
-            assert!(supervisor.keep(number, &keeper, None));
+            assert!(supervisor.parts.keep(number, &keeper, None));
             let command = NetArgs::augment_args(clap::Command::new("net"));
             let matches = command.get_matches_from(["net", "--control", "/c"]);
             let args = NetArgs::from_arg_matches(&matches).expect("arguments");
@@ -421,6 +498,36 @@ mod tests {
             });
             assert_eq!(statuses, [Err(503), Err(503), Err(503), Err(503), Ok(())]);
             assert_eq!(orders, "limits guard ".repeat(5));
+        });
+    }
+
+    /// Its child may still have the tap, which nobody else can open then.
+    #[test]
+    fn a_vm_whose_child_does_not_end_leaves_until_it_does() {
+        in_netns(|| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let supervisor = Supervisor::new(common(), None);
+            let config = config(dir.path(), None);
+            let number = supervisor.lock().enter(config.clone()).expect("entered");
+            let (keeper, _child) = Keeper::played(vm(dir.path(), None));
+            *lock(&keeper.charge.gone) = Some(Box::new(supervisor.parts.gone(number)));
+            let (child, held) = std::sync::mpsc::channel();
+            keeper.run_until(held);
+            assert!(supervisor.parts.keep(number, &keeper, None));
+            drop(keeper);
+            for _ in 0..2 {
+                assert!(matches!(supervisor.remove(&config.name), Err(ChangeError::Stuck(_))));
+                assert_eq!(supervisor.vms().first().map(|vm| vm.state), Some(VmState::Leaving));
+            }
+            assert!(supervisor.add(config.clone()).is_err(), "the name is taken");
+            // Its port is none: it goes at once.
+            let next = VmConfig::new("vm", config.endpoint.clone(), "packet:zwnone".parse().expect("a port"));
+            supervisor.add_later(next).expect("it comes later");
+            assert!(supervisor.lock().find("vm").is_ok_and(|kept| kept.next.is_some()));
+            assert!(config.port.keep().is_err(), "the tap is taken");
+            drop(child);
+            wait_until("it has gone", || supervisor.vms().is_empty());
+            config.port.keep().expect("the tap is free");
         });
     }
 }

@@ -98,13 +98,13 @@ pub(super) struct NetVm {
     metadata_turn: Mutex<()>,
     /// Ends the thread that follows the interface when it goes.
     pub(super) follower: Mutex<Option<OwnedFd>>,
-    /// Done when the VM is drained and has gone.
-    gone: Mutex<Option<WhenGone>>,
+    /// Done when the last child has ended.
+    pub(super) gone: Mutex<Option<WhenGone>>,
 }
 
 impl NetVm {
     /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone`
-    /// is called when a drained VM has ended.
+    /// is called when the last child has ended.
     pub(super) fn start(
         config: VmConfig,
         inherited: Option<Listener>,
@@ -457,7 +457,7 @@ impl Charge for NetVm {
     }
 
     fn last_act(&self) -> Option<WhenGone> {
-        lock(&self.gone).take().filter(|_| self.is_draining())
+        lock(&self.gone).take()
     }
 }
 
