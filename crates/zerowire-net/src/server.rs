@@ -6,7 +6,7 @@ use std::time::Instant;
 use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Endpoint, NextVm, Roster, Served, StartError, TakeUpError, inherit};
+use zerowire_vhost::serve::{self, Endpoint, NextVm, Roster, Served, StartError, TakeUpError, inherit};
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::guard::FrameGuard;
@@ -134,9 +134,9 @@ impl Server {
     /// # Errors
     /// As for [`Self::add`].
     pub fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
-        let next = || -> NextVm {
+        let next = |before| -> NextVm {
             let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || parts.add(config).map_err(|e| e.to_string()))
+            Box::new(move || serve::add_or_restore(|config| parts.add(config), config, before))
         };
         if self.parts.roster.add_later(&config.name, next) {
             return Ok(());

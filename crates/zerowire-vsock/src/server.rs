@@ -327,9 +327,9 @@ impl VsockServer {
     /// # Errors
     /// As for [`Self::add`].
     pub fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        let next = || -> NextVm {
+        let next = |before| -> NextVm {
             let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || parts.add(config).map_err(|e| e.to_string()))
+            Box::new(move || serve::add_or_restore(|config| parts.add(config), config, before))
         };
         if self.parts.roster.add_later(&config.name, next) {
             return Ok(());

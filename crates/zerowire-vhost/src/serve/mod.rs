@@ -34,7 +34,7 @@ pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
 pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
 pub use refusal::{RefusalKind, ServerRefusal};
-pub use reload::{Reloaded, Reloads, ReplaceError, reload, replace};
+pub use reload::{Reloaded, Reloads, ReplaceError, add_or_restore, reload, replace};
 pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, VmState};
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
 pub use stats::{ServedStats, ServerStats, VmProcess, process_cpu_seconds};

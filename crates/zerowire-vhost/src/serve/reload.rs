@@ -246,6 +246,24 @@ fn restore<S: Reloads + ?Sized>(server: &S, before: S::Config, cause: S::Error) 
     }
 }
 
+/// Adds a VM behind one whose removal gave up and that has gone by now, or adds that one again.
+///
+/// # Errors
+/// What to log: the VM does not have its new settings.
+pub fn add_or_restore<C: RosterConfig, E: std::error::Error>(
+    add: impl Fn(C) -> Result<(), E>,
+    wanted: C,
+    before: C,
+) -> Result<(), String> {
+    let vm = wanted.name().to_owned();
+    let Err(cause) = add(wanted) else { return Ok(()) };
+    let failed = match add(before) {
+        Ok(()) => ReplaceError::Restored { vm, cause },
+        Err(e) => ReplaceError::Gone { vm, cause, restoring: Box::new(e) },
+    };
+    Err(failed.to_string())
+}
+
 fn plan<S: Reloads + ?Sized>(
     server: &S,
     before: &[String],

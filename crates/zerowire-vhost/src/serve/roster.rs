@@ -113,7 +113,7 @@ enum VmStage<B> {
     Held(Served<B>),
 }
 
-/// What adds a VM. Its error says why it can't.
+/// What adds a VM, or again the one before. Its error says why, for the log.
 pub type NextVm = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 struct RosterEntry<C, B> {
@@ -300,12 +300,12 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
     }
 
     /// Has a VM added as soon as the one of its name has gone, whose removal gave up
-    /// ([`ChangeError::Stuck`]). The log says when, or why it can't. False: there is none to wait
-    /// for.
-    pub fn add_later(&self, name: &str, next: impl FnOnce() -> NextVm) -> bool {
+    /// ([`ChangeError::Stuck`]). `next` gets what that one was configured with. The log says when,
+    /// or why it can't. False: there is none to wait for.
+    pub fn add_later(&self, name: &str, next: impl FnOnce(C) -> NextVm) -> bool {
         let mut roster = self.lock();
         let held = roster.entry(name).filter(|entry| matches!(entry.stage, VmStage::Held(_)));
-        held.map(|entry| entry.next = Some(next())).is_some()
+        held.map(|entry| entry.next = Some(next(entry.config.clone()))).is_some()
     }
 
     /// Removes a VM with its socket; its front end is disconnected. The VM is gone when this
@@ -460,7 +460,7 @@ impl<C: RosterConfig, B: Backing> Departure<C, B> {
         lock(&roster).forget(&name);
         tracing::info!("{name}: {how}");
         if let Some(Err(e)) = next.map(|add| add()) {
-            tracing::error!("{e}; VM {name} is not served");
+            tracing::error!("{e}");
         }
     }
 }

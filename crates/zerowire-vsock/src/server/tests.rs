@@ -50,6 +50,17 @@ fn a_vm_that_is_added_later_comes_when_the_one_before_has_gone() {
 }
 
 #[test]
+fn a_vm_that_can_not_be_added_later_leaves_the_one_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = held_up(dir.path());
+    std::fs::write(dir.path().join("4.socket"), "precious").expect("a file");
+    server.add_later(vm(dir.path(), 4)).expect("it comes later");
+    server.parts.roster.let_go("held");
+    wait_until("the one before runs", || cids(&server) == [(3, VmState::Running)]);
+    assert!(dir.path().join("3.socket").exists() && dir.path().join("3.uds").exists());
+}
+
+#[test]
 fn a_vm_that_is_added_later_comes_at_once_where_none_has_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = VsockServer::empty_captured(None);

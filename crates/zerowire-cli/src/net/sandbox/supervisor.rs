@@ -11,7 +11,9 @@ use zerowire_net::{
     ChangeError, Fleet, FrameGuard, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo,
     VmStats, check_vms,
 };
-use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, side_by_side};
+use zerowire_vhost::serve::{
+    Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, add_or_restore, side_by_side,
+};
 
 use super::vm::{Common, NetVm};
 use crate::sandbox::capture::{CaptureRelay, KeepOutcome, PATIENCE, keep_captured};
@@ -108,15 +110,16 @@ impl KeptVms {
     }
 
     /// Nobody waits any more for the child of a VM that leaves. False: it has ended by now.
-    fn hold(&mut self, number: u64) -> bool {
+    /// `now` are the settings that it has had.
+    fn hold(&mut self, number: u64, now: VmConfig) -> bool {
         let kept = self.all.iter_mut().find(|kept| kept.number == number);
         let left = kept.filter(|kept| matches!(kept.stage, KeptStage::Leaving { ended: false }));
-        left.map(|kept| kept.stage = KeptStage::Held).is_some()
+        left.map(|kept| (kept.stage, kept.config) = (KeptStage::Held, now)).is_some()
     }
 
     /// The last child of a VM has ended, and what was open for it is closed. Forgets the VM if
-    /// nobody else does. Returns what comes after it.
-    fn ended(&mut self, number: u64) -> Option<VmConfig> {
+    /// nobody else does. Returns what comes after it, and what it was itself.
+    fn ended(&mut self, number: u64) -> Option<(VmConfig, VmConfig)> {
         let kept = self.all.iter_mut().find(|kept| kept.number == number)?;
         match &mut kept.stage {
             KeptStage::Leaving { ended } => {
@@ -128,7 +131,7 @@ impl KeptVms {
             KeptStage::Running(_) | KeptStage::Opening => return None,
             KeptStage::Held => tracing::info!("{}: removed after all", kept.config.name),
         }
-        let next = kept.next.take();
+        let next = kept.next.take().map(|next| (next, kept.config.clone()));
         self.forget(number);
         next
     }
@@ -223,10 +226,9 @@ impl SupervisorParts {
         move || {
             let Some(vms) = vms.upgrade() else { return };
             let next = lock(&vms).ended(number);
-            let Some(config) = next else { return };
-            let name = config.name.clone();
-            if let Err(e) = (Self { vms, common }).open(config, None) {
-                tracing::error!("{e}; VM {name} is not served");
+            let (Some((next, before)), parts) = (next, Self { vms, common }) else { return };
+            if let Err(e) = add_or_restore(|config| parts.open(config, None), next, before) {
+                tracing::error!("{e}");
             }
         }
     }
@@ -298,10 +300,11 @@ impl VmFleet for Supervisor {
             kept.stage = KeptStage::Leaving { ended: false };
             (kept.number, keeper)
         };
+        let now = keeper.charge.config();
         let has_ended = keeper.remove();
         drop(keeper);
         let mut vms = self.lock();
-        if !has_ended && vms.hold(number) {
+        if !has_ended && vms.hold(number, now) {
             return Err(ChangeError::Stuck(name.to_owned()));
         }
         vms.forget(number);
@@ -520,14 +523,13 @@ mod tests {
                 assert_eq!(supervisor.vms().first().map(|vm| vm.state), Some(VmState::Leaving));
             }
             assert!(supervisor.add(config.clone()).is_err(), "the name is taken");
-            // Its port is none: it goes at once.
+            // It has no port, and the one before has no folder for its socket then: no child starts.
             let next = VmConfig::new("vm", config.endpoint.clone(), "packet:zwnone".parse().expect("a port"));
             supervisor.add_later(next).expect("it comes later");
             assert!(supervisor.lock().find("vm").is_ok_and(|kept| kept.next.is_some()));
             assert!(config.port.keep().is_err(), "the tap is taken");
-            drop(child);
-            wait_until("it has gone", || supervisor.vms().is_empty());
-            config.port.keep().expect("the tap is free");
+            drop((dir, child));
+            wait_until("it has gone", || supervisor.vms().is_empty() && config.port.keep().is_ok());
         });
     }
 }
