@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::Result;
-use zerowire_vhost::serve::{Reloaded, RosterConfig, Turn, VmInfo};
+use zerowire_vhost::serve::{ChangeTurn, Reloaded, RosterConfig, VmInfo};
 
 use crate::service::HandedSockets;
 
@@ -31,7 +31,7 @@ impl FileReload {
     pub fn reload<C: RosterConfig, E: Display>(
         &mut self,
         file: &Path,
-        turn: &Turn,
+        turn: &ChangeTurn,
         wanted: Result<Vec<C>>,
         change: impl FnOnce(&[String], Vec<C>) -> Result<Reloaded, E>,
         running: impl FnOnce() -> Vec<VmInfo<C>>,
@@ -80,7 +80,7 @@ mod tests {
     fn nothing_is_read_again_while_a_vm_is_away_for_a_moment() {
         let vm = || VsockConfig::new("a", zerowire_vhost::serve::Endpoint::Path("/s".into()), 3, "/u");
         let mut file = FileReload::new(&[vm()], HandedSockets::default());
-        let turn = Turn::new(Duration::ZERO);
+        let turn = ChangeTurn::new(Duration::ZERO);
         let away = turn.alone().expect("nobody has it");
         let change = |_: &[String], _| -> Result<Reloaded, String> { panic!("it is away") };
         let read = file.reload(Path::new("file"), &turn, Ok(vec![vm()]), change, Vec::new);

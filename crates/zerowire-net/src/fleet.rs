@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{self, Reloaded, ReplaceError, Turn, VmFleet};
+use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
@@ -66,7 +66,7 @@ impl dyn Fleet + '_ {
         &self,
         before: &VmConfig,
         wanted: VmConfig,
-        turn: &Turn,
+        turn: &ChangeTurn,
     ) -> Result<(), ReplaceError<ServerError>> {
         serve::replace(self, before, wanted, turn)
     }

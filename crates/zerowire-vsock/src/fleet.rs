@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Reloaded, ReplaceError, Turn, VmFleet};
+use zerowire_vhost::serve::{ChangeTurn, Reloaded, ReplaceError, VmFleet};
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
@@ -52,7 +52,7 @@ impl dyn VsockFleet + '_ {
         &self,
         before: &VsockConfig,
         wanted: VsockConfig,
-        turn: &Turn,
+        turn: &ChangeTurn,
     ) -> Result<(), ReplaceError<VsockServerError>> {
         replace(self, before, wanted, turn)
     }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, Turn, VmState, normal,
+    self, ChangeError, ChangeTurn, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, VmState,
+    normal,
 };
 
 use crate::config::{VsockConfig, check, connected_order};
@@ -77,7 +78,7 @@ pub(crate) fn replace(
     fleet: &dyn VsockFleet,
     before: &VsockConfig,
     mut wanted: VsockConfig,
-    turn: &Turn,
+    turn: &ChangeTurn,
 ) -> Result<(), ReplaceError<VsockServerError>> {
     let running = fleet.vms();
     wanted.map.max_connections = before.map.max_connections;

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_vhost::serve::{
-    ChangeError, RefusalKind, ReplaceError, RosterConfig, ServedStats, ServerRefusal, ServerStats,
-    StartError, Turn, TurnError, VmInfo, VmState,
+    ChangeError, ChangeTurn, RefusalKind, ReplaceError, RosterConfig, ServedStats, ServerRefusal,
+    ServerStats, StartError, TurnError, VmInfo, VmState,
 };
 
 use super::capture::CaptureControl;
@@ -40,7 +40,7 @@ pub trait Manage: Send + Sync + 'static {
     ) -> Result<(), ManageError>;
 
     /// Whose turn it is to change the VMs.
-    fn turn(&self) -> &Turn;
+    fn turn(&self) -> &ChangeTurn;
 
     /// Removes a VM, which is gone then.
     fn remove(&self, name: &str) -> Result<(), ManageError>;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
-use zerowire_vhost::serve::{ChangeError, Turn};
+use zerowire_vhost::serve::{ChangeError, ChangeTurn};
 
 use super::config::{Defaults, table_of};
 use crate::access::owner_of;
@@ -17,7 +17,7 @@ pub(super) struct Managed {
     server: Arc<dyn Fleet>,
     defaults: Defaults,
     captures: CaptureControl,
-    turn: Turn,
+    turn: ChangeTurn,
 }
 
 impl From<ServerError> for ManageError {
@@ -35,7 +35,7 @@ impl From<ServerError> for ManageError {
 impl Managed {
     pub fn new(server: Arc<dyn Fleet>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
         let captures = CaptureControl::new(server.clone(), LINKTYPE_ETHERNET, pcap_dir);
-        Self { server, defaults, captures, turn: Turn::default() }
+        Self { server, defaults, captures, turn: ChangeTurn::default() }
     }
 
     fn config(&self, name: &str) -> Result<VmConfig, ManageError> {
@@ -100,7 +100,7 @@ impl Manage for Managed {
         Ok(self.server.drain(name)?)
     }
 
-    fn turn(&self) -> &Turn {
+    fn turn(&self) -> &ChangeTurn {
         &self.turn
     }
 

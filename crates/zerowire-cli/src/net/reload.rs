@@ -1,14 +1,14 @@
 //! SIGHUP: the configuration file and metadata are read again.
 
 use zerowire_net::Fleet;
-use zerowire_vhost::serve::Turn;
+use zerowire_vhost::serve::ChangeTurn;
 
 use super::{NetArgs, config};
 use crate::reload::FileReload;
 
 /// Reads the configuration file with its VMs again, or else the metadata of all VMs. The log says
 /// what has changed, and what has not, and why.
-pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &Turn, args: &NetArgs) {
+pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &ChangeTurn, args: &NetArgs) {
     match &args.config {
         Some(file) => {
             let wanted = config::vms(args, &before.handed);

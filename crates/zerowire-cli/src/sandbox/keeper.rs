@@ -308,8 +308,8 @@ impl<C: Charge> Keeper<C> {
         self.join_thread();
     }
 
-    /// The same. False: the kernel holds it up. The thread then waits for its end, and does its last
-    /// act behind that.
+    /// The same. False: the kernel holds it up. The thread then waits for its end, and does its
+    /// last act behind that.
     pub(crate) fn remove(&self) -> bool {
         self.waits.store(true, Ordering::Release);
         self.join_thread()

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_VSOCK;
-use zerowire_vhost::serve::{ChangeError, StartError, Turn};
+use zerowire_vhost::serve::{ChangeError, ChangeTurn, StartError};
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
@@ -19,7 +19,7 @@ pub(super) struct Managed {
     server: Arc<dyn VsockFleet>,
     defaults: Defaults,
     captures: CaptureControl,
-    turn: Turn,
+    turn: ChangeTurn,
     /// The hard limit of open files, if there is one.
     descriptors: Option<u64>,
 }
@@ -45,7 +45,7 @@ impl Managed {
         pcap_dir: Option<&Path>,
     ) -> Self {
         let captures = CaptureControl::new(server.clone(), LINKTYPE_VSOCK, pcap_dir);
-        Self { server, defaults, captures, turn: Turn::default(), descriptors }
+        Self { server, defaults, captures, turn: ChangeTurn::default(), descriptors }
     }
 
     fn config(&self, name: &str) -> Result<VsockConfig, ManageError> {
@@ -115,7 +115,7 @@ impl Manage for Managed {
         Ok(self.server.drain(name)?)
     }
 
-    fn turn(&self) -> &Turn {
+    fn turn(&self) -> &ChangeTurn {
         &self.turn
     }
 

@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
-use zerowire_vhost::serve::Turn;
+use zerowire_vhost::serve::ChangeTurn;
 use zerowire_vsock::{VsockFleet, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
@@ -176,7 +176,7 @@ fn read_again(
     args: &VsockArgs,
     before: &mut FileReload,
     server: &dyn VsockFleet,
-    turn: &Turn,
+    turn: &ChangeTurn,
     limit: Option<u64>,
 ) {
     let Some(file) = &args.config else {

@@ -9,7 +9,7 @@ use super::fleet::VmFleet;
 use super::listen::Endpoint;
 use super::roster::{ChangeError, RosterConfig, VmState};
 use super::start::StartError;
-use super::turn::Turn;
+use super::turn::ChangeTurn;
 
 /// What reading a file again has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -183,7 +183,7 @@ pub fn replace<S: Reloads + ?Sized>(
     server: &S,
     before: &S::Config,
     wanted: S::Config,
-    turn: &Turn,
+    turn: &ChangeTurn,
 ) -> Result<(), ReplaceError<S::Error>>
 where
     S::Config: PartialEq,

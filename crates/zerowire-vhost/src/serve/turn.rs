@@ -30,18 +30,18 @@ impl ServerRefusal for TurnError {
 /// The turn of a server. It is got by trying again and again: who waits shuts nobody out, and
 /// nobody waits for ever behind a change that hangs.
 #[derive(Debug)]
-pub struct Turn {
+pub struct ChangeTurn {
     lock: RwLock<()>,
     patience: Duration,
 }
 
-impl Default for Turn {
+impl Default for ChangeTurn {
     fn default() -> Self {
         Self::new(PATIENCE)
     }
 }
 
-impl Turn {
+impl ChangeTurn {
     /// A turn for which changes wait this long.
     pub fn new(patience: Duration) -> Self {
         Self { lock: RwLock::default(), patience }

@@ -257,8 +257,9 @@ fn limits_change_while_the_guest_runs() {
     };
     assert!(send(&mut guest, &mut stream) > 0, "it waits at once");
     let fleet: &dyn zerowire_vsock::VsockFleet = &backend.server;
-    let unlimited = backend.server.vms().remove(0).config.rates(zerowire_vsock::Limits::default());
-    fleet.replace(unlimited).expect("taken away");
+    let limited = backend.server.vms().remove(0).config;
+    let unlimited = limited.clone().rates(zerowire_vsock::Limits::default());
+    fleet.replace(&limited, unlimited, &zerowire_vhost::serve::ChangeTurn::default()).expect("taken away");
     let before = send(&mut guest, &mut stream);
     assert_eq!(send(&mut guest, &mut stream), before, "it waits no more");
 }

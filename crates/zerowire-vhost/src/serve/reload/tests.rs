@@ -156,7 +156,7 @@ fn named(ports: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
 fn change(vms: &IdleVms, wanted: OnPort) -> Result<(), ReplaceError<StartError>> {
     let running = vms.vms().into_iter().find(|vm| vm.config.name == wanted.name);
     let before = running.map_or_else(|| wanted.clone(), |vm| vm.config);
-    replace(vms, &before, wanted, &Turn::default())
+    replace(vms, &before, wanted, &ChangeTurn::default())
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_file_that_is_read_again_restores_behind_all_others() {
 /// front end.
 #[test]
 fn a_vm_whose_turn_does_not_come_stays_as_it_is() {
-    let (vms, turn) = (IdleVms::with(&[on("a", "p")]), Turn::new(Duration::ZERO));
+    let (vms, turn) = (IdleVms::with(&[on("a", "p")]), ChangeTurn::new(Duration::ZERO));
     let hanging = turn.shared().expect("nobody has it");
     let e = replace(&vms, &on("a", "p"), on("a", "r"), &turn).expect_err("another change hangs");
     assert!(e.to_string().starts_with("another change is under way"), "{e}");
@@ -265,7 +265,7 @@ fn a_vm_whose_turn_does_not_come_stays_as_it_is() {
 #[test]
 fn a_vm_that_was_changed_meanwhile_keeps_that() {
     let vms = IdleVms::with(&[on("a", "q")]);
-    let e = replace(&vms, &on("a", "p"), on("a", "r"), &Turn::default()).expect_err("it is on q");
+    let e = replace(&vms, &on("a", "p"), on("a", "r"), &ChangeTurn::default()).expect_err("it is on q");
     assert!(matches!(e, ReplaceError::Unchanged(ChangeError::Changed(_))), "{e}");
     assert_eq!(vms.ports(), named(&[("a", "q")]));
 }

@@ -1,0 +1,145 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use clap::{Args, FromArgMatches};
+use zerowire_testkit::net::in_netns;
+use zerowire_testkit::own_process;
+use zerowire_testkit::process::{become_ordinary, limit};
+use zerowire_testkit::wait_until;
+
+use super::*;
+use crate::control::Manage;
+use crate::net::NetArgs;
+use crate::net::config::{Defaults, table_of};
+use crate::net::manage::Managed;
+use crate::net::sandbox::message::{ChildOrder, ChildWord};
+use crate::net::sandbox::vm::tests::{common, config, setup, vm};
+use crate::sandbox::capture::tests::capture;
+use crate::sandbox::channel::tests::crowd;
+use crate::sandbox::keeper::Charge;
+
+/// A VM may go while another one of its name comes.
+#[test]
+fn a_vm_of_the_same_name_is_another_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut vms = KeptVms::default();
+    let first = vms.enter(config(dir.path(), None)).expect("entered");
+    assert!(vms.enter(config(dir.path(), None)).is_err(), "the name is taken");
+    vms.forget(first);
+    let second = vms.enter(config(dir.path(), None)).expect("entered");
+    vms.forget(first);
+    assert!(vms.all.iter().map(|kept| kept.number).eq([second]));
+    vms.closed = true;
+    vms.forget(second);
+    assert!(vms.enter(config(dir.path(), None)).is_err(), "the server stops");
+}
+
+/// Others go on meanwhile.
+#[test]
+fn a_vm_that_comes_while_a_capture_begins_waits_until_descriptors_have_arrived() {
+    own_process!();
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (keeper, child) = Keeper::played(vm(dir.path(), None));
+        let supervisor = Supervisor::new(common(), None);
+        let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
+        keeper.charge.hand(&keeper.link().expect("a child")).expect("handed");
+        setup(&child);
+        supervisor.set_capture(Some(capture()));
+        let state = || supervisor.vms().first().map(|vm| vm.state);
+        limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        let unread = crowd();
+        std::thread::scope(|scope| {
+            let comes = scope.spawn(|| supervisor.parts.keep(number, &keeper, None));
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(state(), Some(VmState::Opening));
+            assert!(!comes.is_finished(), "it waits");
+            drop(unread);
+            assert!(comes.join().expect("no panic"));
+        });
+        let Ok(Some((ChildOrder::Capture(64), fds))) = child.receive() else { panic!("no capture") };
+        assert_eq!((fds.len(), state()), (1, Some(VmState::Running)));
+    });
+}
+
+/// It may not have answered when it got them.
+#[test]
+fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (keeper, child) = Keeper::played(vm(dir.path(), None));
+        let link = keeper.link().expect("a child");
+        let supervisor = Arc::new(Supervisor::new(common(), None));
+        let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
+        keeper.charge.hand(&link).expect("handed");
+        setup(&child);
+        assert!(supervisor.parts.keep(number, &keeper, None));
+        let command = NetArgs::augment_args(clap::Command::new("net"));
+        let matches = command.get_matches_from(["net", "--control", "/c"]);
+        let args = NetArgs::from_arg_matches(&matches).expect("arguments");
+        let managed = Managed::new(supervisor, Defaults::new(&args).expect("defaults"), None);
+        let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
+        let guard = FrameGuard::parse("vlan=off", None).expect("a guard");
+        let wanted = config(dir.path(), None).limits(limits).guard(Some(guard));
+        // How many further questions the child answers.
+        let answers = AtomicUsize::new(0);
+        let (statuses, orders) = std::thread::scope(|scope| {
+            let plays = scope.spawn(|| {
+                let mut orders = String::new();
+                while let Ok(Some((order, _))) = child.receive() {
+                    match order {
+                        ChildOrder::Limits(_) => orders.push_str("limits "),
+                        ChildOrder::Guard(_) => orders.push_str("guard "),
+                        ChildOrder::Statistics(number) => {
+                            let less = |left: usize| left.checked_sub(1);
+                            if answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                                link.take(ChildWord::Statistics(number, Box::default()));
+                            }
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                orders
+            });
+            let statuses = [0, 0, 1, 1, 2].map(|answered| {
+                answers.store(answered, Ordering::Relaxed);
+                let before = managed.vms().remove(0).config;
+                managed.change("vm", &before, table_of(&wanted), false).map_err(|e| e.status)
+            });
+            link.close();
+            (statuses, plays.join().expect("no panic"))
+        });
+        assert_eq!(statuses, [Err(503), Err(503), Err(503), Err(503), Ok(())]);
+        assert_eq!(orders, "limits guard ".repeat(5));
+    });
+}
+
+/// Its child may still have the tap, which nobody else can open then.
+#[test]
+fn a_vm_whose_child_does_not_end_leaves_until_it_does() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let supervisor = Supervisor::new(common(), None);
+        let config = config(dir.path(), None);
+        let number = supervisor.lock().enter(config.clone()).expect("entered");
+        let (keeper, _child) = Keeper::played(vm(dir.path(), None));
+        *lock(&keeper.charge.gone) = Some(Box::new(supervisor.parts.gone(number)));
+        let (child, held) = std::sync::mpsc::channel();
+        keeper.run_until(held);
+        assert!(supervisor.parts.keep(number, &keeper, None));
+        drop(keeper);
+        for _ in 0..2 {
+            assert!(matches!(supervisor.remove(&config.name), Err(ChangeError::Stuck(_))));
+            assert_eq!(supervisor.vms().first().map(|vm| vm.state), Some(VmState::Leaving));
+        }
+        assert!(supervisor.add(config.clone()).is_err(), "the name is taken");
+        // It has no port, and the one before has no folder for its socket then: no child starts.
+        let next = VmConfig::new("vm", config.endpoint.clone(), "packet:zwnone".parse().expect("a port"));
+        supervisor.add_later(next).expect("it comes later");
+        assert!(supervisor.lock().find("vm").is_ok_and(|kept| kept.next.is_some()));
+        assert!(config.port.keep().is_err(), "the tap is taken");
+        drop((dir, child));
+        wait_until("it has gone", || supervisor.vms().is_empty() && config.port.keep().is_ok());
+    });
+}
