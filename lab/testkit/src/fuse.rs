@@ -67,7 +67,7 @@ impl FuseFile {
         self.server.asked.lock().expect("no panic").iter().any(|request| !needed.contains(request))
     }
 
-    /// From now on who closes the file waits, for [`HELD_AT_MOST`], or no longer.
+    /// From now on who closes the file waits, for 20 s at most, or no longer.
     pub fn hold(&self, holds: bool) {
         self.server.asked.lock().expect("no panic").retain(|request| *request != FLUSH);
         self.server.holds.store(holds, Ordering::Release);

@@ -72,7 +72,7 @@ impl ChangeTurn {
                 Err(TryLockError::WouldBlock) if begin.elapsed() >= self.patience => {
                     return Err(TurnError(self.patience));
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => std::thread::park_timeout(PAUSE),
             }
         }
     }
