@@ -55,73 +55,16 @@ impl Accepted {
     }
 }
 
-/// A way to send over one connected socket. It never blocks but in `wait`.
-///
-/// When `submit` returns an id, the kernel reads the payload's memory until the window hears that
-/// the id is back, or that all are (`all_back`). The caller keeps the payload that long. Moving the
-/// `Payload` value does not move its bytes.
-pub(crate) trait Submit {
-    /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The
-    /// payload is not empty when `way` is `Lend`.
-    ///
-    /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long.
-    /// ENOBUFS while lending: a limit of locked memory or of notifications. EBADFD: a ring that
-    /// failed and was closed. Others are the socket's. After an error the kernel is taken to hold
-    /// nothing (fragments that it queued before are copies, and longer datagrams are not lent; see
-    /// `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
-    ///
-    /// A copying call may return an id, too. Then the kernel may not have read all bytes yet: keep
-    /// the payload as if it were lent.
-    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted>;
-
-    /// Sends datagrams, with as few system calls as it can. It appends what was taken to `to`,
-    /// which is always the first part of `payloads`. It stops at the first that is not taken, with
-    /// its error where the kernel gave one. If it was lending and fewer were taken than given
-    /// `reap` must be called before the next lending.
-    fn submit_many(&mut self, payloads: &[Payload], way: SendWay, to: &mut Vec<Accepted>) -> io::Result<()>;
-
-    /// Reads the notifications that are there and tells the window. Never waits.
-    fn reap(&mut self, window: &mut Window) -> Result<(), SendError>;
-
-    /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most
-    /// `timeout`.
-    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()>;
-
-    /// Looks whether the kernel holds nothing although notifications are missing, and then tells
-    /// the window.
-    fn recover(&mut self, window: &mut Window) -> io::Result<()>;
-
-    /// Makes the kernel let go soon: resets a stream's connection. What is queued in an interface
-    /// comes back later.
-    fn abort(&mut self);
-
-    /// System calls made that moved payloads, since the last call of this.
-    fn take_calls(&mut self) -> u64;
-
-    /// Whether it can lend at all, or why not. Called once, again when something that should be
-    /// lent was copied, and after an error of `reap`.
-    fn lends(&self) -> Result<(), NoLoan>;
-
-    /// Whether several calls may lend before a notification is read. False only while a socket's
-    /// numbers are unknown. Then read notifications before each call that lends, and don't lend
-    /// batches.
-    fn lends_freely(&self) -> bool;
-
-    /// Why the last call copied what it was to lend.
-    fn copied_because(&self) -> CopyReason;
-
-    /// The socket, for polling.
-    fn socket(&self) -> BorrowedFd<'_>;
-
-    /// What runs, for people: "send, MSG_ZEROCOPY over tcp".
-    fn describe(&self) -> String;
-}
-
 fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOTCONN)
 }
 
-/// The back ends. An enum rather than a trait object, so that the copying path is one direct call.
+/// The back ends: ways to send over one connected socket. They never block but in `wait`. An enum
+/// rather than a trait object, so that the copying path is one direct call.
+///
+/// When `submit` returns an id, the kernel reads the payload's memory until the window hears that
+/// the id is back, or that all are (`all_back`). The caller keeps the payload that long. Moving the
+/// `Payload` value does not move its bytes.
 pub(crate) enum AnyBackend {
     Socket(SocketBackend),
     #[cfg(feature = "uring")]
@@ -161,21 +104,30 @@ impl AnyBackend {
 
     /// Ends it, and gives the socket back. The kernel holds nothing any more.
     pub(super) fn into_socket(self) -> Option<OwnedFd> {
-        match self {
-            Self::Socket(b) => Some(b.into_socket()),
-            #[cfg(feature = "uring")]
-            Self::Uring(b) => Some(b.into_socket()),
-            Self::Gone => None,
-        }
+        each!(self, b => Some(b.into_socket()), None)
     }
-}
 
-impl Submit for AnyBackend {
+    /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The
+    /// payload is not empty when `way` is `Lend`.
+    ///
+    /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long.
+    /// ENOBUFS while lending: a limit of locked memory or of notifications. EBADFD: a ring that
+    /// failed and was closed. Others are the socket's. After an error the kernel is taken to hold
+    /// nothing (fragments that it queued before are copies, and longer datagrams are not lent; see
+    /// `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
+    ///
+    /// A copying call may return an id, too. Then the kernel may not have read all bytes yet: keep
+    /// the payload as if it were lent.
     #[inline]
-    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
+    pub(super) fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
         each!(self, b => b.submit(payload, from, way), Err(gone()))
     }
-    fn submit_many(
+
+    /// Sends datagrams, with as few system calls as it can. It appends what was taken to `sent`,
+    /// which is always the first part of `payloads`. It stops at the first that is not taken, with
+    /// its error where the kernel gave one. If it was lending and fewer were taken than given
+    /// `reap` must be called before the next lending.
+    pub(super) fn submit_many(
         &mut self,
         payloads: &[Payload],
         way: SendWay,
@@ -183,37 +135,63 @@ impl Submit for AnyBackend {
     ) -> io::Result<()> {
         each!(self, b => b.submit_many(payloads, way, sent), Err(gone()))
     }
-    fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
+
+    /// Reads the notifications that are there and tells the window. Never waits.
+    pub(super) fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
         each!(self, b => b.reap(window), Ok(()))
     }
-    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
+
+    /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most
+    /// `timeout`.
+    pub(super) fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         each!(self, b => b.wait(room, timeout), Err(gone()))
     }
-    fn recover(&mut self, window: &mut Window) -> io::Result<()> {
+
+    /// Looks whether the kernel holds nothing although notifications are missing, and then tells
+    /// the window.
+    pub(super) fn recover(&mut self, window: &mut Window) -> io::Result<()> {
         each!(self, b => b.recover(window), Ok(()))
     }
-    fn abort(&mut self) {
+
+    /// Makes the kernel let go soon: resets a stream's connection. What is queued in an interface
+    /// comes back later.
+    pub(super) fn abort(&mut self) {
         each!(self, b => b.abort(), ())
     }
+
+    /// System calls made that moved payloads, since the last call of this.
     #[inline]
-    fn take_calls(&mut self) -> u64 {
+    pub(super) fn take_calls(&mut self) -> u64 {
         each!(self, b => b.take_calls(), 0)
     }
-    fn lends(&self) -> Result<(), NoLoan> {
+
+    /// Whether it can lend at all, or why not. Called once, again when something that should be
+    /// lent was copied, and after an error of `reap`.
+    pub(super) fn lends(&self) -> Result<(), NoLoan> {
         each!(self, b => b.lends(), Err(NoLoan::unsupported("the sender has ended".to_owned())))
     }
+
+    /// Whether several calls may lend before a notification is read. False only while a socket's
+    /// numbers are unknown. Then read notifications before each call that lends, and don't lend
+    /// batches.
     #[inline]
-    fn lends_freely(&self) -> bool {
+    pub(super) fn lends_freely(&self) -> bool {
         each!(self, b => b.lends_freely(), true)
     }
-    fn copied_because(&self) -> CopyReason {
+
+    /// Why the last call copied what it was to lend.
+    pub(super) fn copied_because(&self) -> CopyReason {
         each!(self, b => b.copied_because(), CopyReason::Unsupported)
     }
-    fn socket(&self) -> BorrowedFd<'_> {
+
+    /// The socket, for polling.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
         // Nobody can ask a sender that has ended; polling this does nothing.
         each!(self, b => b.socket(), rustix::fs::CWD)
     }
-    fn describe(&self) -> String {
+
+    /// What runs, for people: "send, MSG_ZEROCOPY over tcp".
+    pub(super) fn describe(&self) -> String {
         each!(self, b => b.describe(), "ended".to_owned())
     }
 }

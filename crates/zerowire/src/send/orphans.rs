@@ -5,7 +5,7 @@
 //! before the kernel has let go of it.
 
 use super::Window;
-use super::backend::{AnyBackend, Submit};
+use super::backend::AnyBackend;
 use super::socket::SocketBackend;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -2,7 +2,7 @@
 
 use super::super::Payload;
 use super::super::auto::Decision;
-use super::super::backend::{Accepted, Submit};
+use super::super::backend::Accepted;
 use super::super::limits::cpu_ns;
 use super::super::socket::errno::{from_errno, is_of_an_earlier};
 use super::super::{SendError, SendWay};

@@ -1,7 +1,7 @@
 //! Whether a payload is copied or lent.
 
 use super::super::auto::{Auto, Choice, Decision};
-use super::super::backend::{AnyBackend, NoLoan, Submit};
+use super::super::backend::{AnyBackend, NoLoan};
 use super::super::kind::{SocketFamily, SocketKind};
 use super::super::{SendMode, SendOptions, SendWay, segment};
 use crate::ledger::CopyReason;

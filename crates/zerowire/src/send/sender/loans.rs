@@ -1,7 +1,7 @@
 //! What a sender has lent: the back end, the window, and the notifications that end loans.
 
 use super::super::auto::{Auto, Decision};
-use super::super::backend::{AnyBackend, Submit};
+use super::super::backend::AnyBackend;
 use super::super::close::Closed;
 use super::super::kind::SocketKind;
 use super::super::limits::cpu_ns;

@@ -11,7 +11,7 @@ mod testing;
 pub use testing::scribble;
 
 use super::auto::Choice;
-use super::backend::{Accepted, AnyBackend, Submit};
+use super::backend::{Accepted, AnyBackend};
 use super::close::{Close, CloseError, Closed};
 use super::kind::SocketKind;
 use super::open::open;

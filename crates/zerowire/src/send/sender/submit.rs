@@ -1,7 +1,7 @@
 //! Submits one payload, and the rest of one that a stream took in part. Waits for what is out.
 
 use super::super::auto::Decision;
-use super::super::backend::{Accepted, Submit};
+use super::super::backend::Accepted;
 use super::super::kind::SocketFamily;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;

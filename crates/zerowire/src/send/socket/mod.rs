@@ -19,7 +19,7 @@ mod numbering;
 use self::connection::reset;
 use self::errno::tells_of_full_queues;
 use self::numbering::Numbering;
-use super::backend::{Accepted, NoLoan, Submit};
+use super::backend::{Accepted, NoLoan};
 use super::kind::{SocketFamily, SocketKind};
 use super::numbers::Claim;
 use super::orphans;
@@ -244,7 +244,7 @@ impl SocketBackend {
         if let [segment] = payload.segments() {
             let len = payload.len().saturating_sub(from).min(max);
             // SAFETY: the kernel reads len bytes behind `from` of the segment. The caller keeps it
-            // for the call, and after it for as long as Submit says. The kernel checks the
+            // for the call, and after it for as long as AnyBackend says. The kernel checks the
             // addresses itself.
             return unsafe {
                 socket::send_range(&self.socket, segment.as_ptr().wrapping_add(from), len, flags)
@@ -291,11 +291,11 @@ impl SocketBackend {
             }
         }
     }
-}
 
-impl Submit for SocketBackend {
+    // What `AnyBackend` describes.
+
     #[inline]
-    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
+    pub(super) fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
         let way = if way == SendWay::Lend && !self.may_lend() { SendWay::Copy } else { way };
         let mut result = self.send_part(payload, from, way);
         if way == SendWay::Lend && result == Err(libc::EOPNOTSUPP) {
@@ -310,7 +310,7 @@ impl Submit for SocketBackend {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    fn submit_many(
+    pub(super) fn submit_many(
         &mut self,
         payloads: &[Payload],
         way: SendWay,
@@ -352,7 +352,7 @@ impl Submit for SocketBackend {
         Ok(())
     }
 
-    fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
+    pub(super) fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
         if self.claim.is_none() {
             // Nothing was ever lent. Sockets without an error queue (AF_UNIX, AF_VSOCK before Linux
             // 6.7) would take this for reading from the peer, whose end never comes to an end.
@@ -379,7 +379,7 @@ impl Submit for SocketBackend {
         first_error.map_or(Ok(()), Err)
     }
 
-    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
+    pub(super) fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         let events = if room { PollFlags::OUT } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&self.socket, events)];
         match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
@@ -395,7 +395,7 @@ impl Submit for SocketBackend {
         Ok(())
     }
 
-    fn recover(&mut self, window: &mut Window) -> io::Result<()> {
+    pub(super) fn recover(&mut self, window: &mut Window) -> io::Result<()> {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
@@ -414,33 +414,33 @@ impl Submit for SocketBackend {
         Ok(())
     }
 
-    fn abort(&mut self) {
+    pub(super) fn abort(&mut self) {
         reset(&self.socket, self.kind);
     }
 
     #[inline]
-    fn take_calls(&mut self) -> u64 {
+    pub(super) fn take_calls(&mut self) -> u64 {
         std::mem::take(&mut self.calls)
     }
 
-    fn lends(&self) -> Result<(), NoLoan> {
+    pub(super) fn lends(&self) -> Result<(), NoLoan> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
     }
 
     #[inline]
-    fn lends_freely(&self) -> bool {
+    pub(super) fn lends_freely(&self) -> bool {
         self.numbering.is_known()
     }
 
-    fn copied_because(&self) -> CopyReason {
+    pub(super) fn copied_because(&self) -> CopyReason {
         self.cannot_lend.as_ref().map_or(CopyReason::Numbering, |no| no.reason)
     }
 
-    fn socket(&self) -> BorrowedFd<'_> {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match &self.cannot_lend {
             None => format!("socket calls over {}, MSG_ZEROCOPY", self.kind.kind),
             Some(no) => format!("socket calls over {}, copying: {}", self.kind.kind, no.why),

@@ -7,7 +7,7 @@ use super::engine::{Engine, EngineOptions, describe, lock, make};
 use super::straggle::Stragglers;
 use crate::area::Area;
 use crate::ledger::CopyReason;
-use crate::send::backend::{Accepted, NoLoan, Submit};
+use crate::send::backend::{Accepted, NoLoan};
 use crate::send::kind::{SocketFamily, SocketKind};
 use crate::send::socket::connection::{reset, send_room};
 use crate::send::{Payload, SendError, SendWay, Window};
@@ -197,10 +197,10 @@ impl UringBackend {
         let batch = EntryBatch { payloads, from, way, is_chain, is_stream: self.kind.stream };
         self.place.core.with(|c| submit(c, to, batch, sent))
     }
-}
 
-impl Submit for UringBackend {
-    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
+    // What `AnyBackend` describes.
+
+    pub(crate) fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
         let way = if self.cannot_lend.is_some() { SendWay::Copy } else { way };
@@ -222,7 +222,7 @@ impl Submit for UringBackend {
         }
     }
 
-    fn submit_many(
+    pub(crate) fn submit_many(
         &mut self,
         payloads: &[Payload],
         way: SendWay,
@@ -247,7 +247,7 @@ impl Submit for UringBackend {
         Ok(())
     }
 
-    fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
+    pub(crate) fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
         let (channel, notices) = (self.place.channel, &mut self.notices);
         let is_closed = self.place.core.with(|c| {
             c.reap();
@@ -268,7 +268,7 @@ impl Submit for UringBackend {
         Ok(())
     }
 
-    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         if !room {
             self.place
                 .core
@@ -282,7 +282,7 @@ impl Submit for UringBackend {
         }
     }
 
-    fn recover(&mut self, _: &mut Window) -> io::Result<()> {
+    pub(crate) fn recover(&mut self, _: &mut Window) -> io::Result<()> {
         // Notifications of io_uring are never lost: if the ring is closed, its end is waited for.
         self.place.core.with(|c| {
             // No sender is left that could enter the ring. Once it is closed it finishes by itself,
@@ -294,36 +294,36 @@ impl Submit for UringBackend {
         Ok(())
     }
 
-    fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         if !std::mem::replace(&mut self.place.is_aborted, true) {
             self.place.core.with(|c| c.users -= 1);
         }
         reset(&self.socket, self.kind);
     }
 
-    fn take_calls(&mut self) -> u64 {
+    pub(crate) fn take_calls(&mut self) -> u64 {
         self.place.core.with(|c| std::mem::take(&mut c.counts.calls))
     }
 
-    fn lends(&self) -> Result<(), NoLoan> {
+    pub(crate) fn lends(&self) -> Result<(), NoLoan> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
     }
 
     #[inline]
-    fn lends_freely(&self) -> bool {
+    pub(crate) fn lends_freely(&self) -> bool {
         // Its notifications carry no number of the socket's.
         true
     }
 
-    fn copied_because(&self) -> CopyReason {
+    pub(crate) fn copied_because(&self) -> CopyReason {
         self.cannot_lend.as_ref().map_or(CopyReason::Unsupported, |no| no.reason)
     }
 
-    fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let ring = self.place.core.look(describe);
         match &self.cannot_lend {
             None => format!("SEND_ZC over {}; {ring}", self.kind.kind),

@@ -1,7 +1,6 @@
 use super::super::backend::UringBackend;
 use super::super::engine::{Engine, lock};
 use super::*;
-use crate::send::backend::Submit;
 use crate::send::kind::SocketKind;
 use crate::send::{Payload, SendWay, Window};
 use std::net::UdpSocket;
