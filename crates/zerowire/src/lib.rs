@@ -65,6 +65,8 @@
 
 pub mod area;
 pub mod ledger;
+mod lock;
+mod memlock;
 #[cfg(feature = "packet")]
 pub mod packet;
 pub mod recv;

@@ -14,13 +14,6 @@ pub struct SocketError<E> {
     pub error: E,
 }
 
-impl<E> SocketError<E> {
-    /// From what a function that takes a socket gives back.
-    pub(crate) fn new((socket, error): (OwnedFd, E)) -> Self {
-        Self { socket, error }
-    }
-}
-
 impl<E: fmt::Display> fmt::Display for SocketError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)

@@ -1,6 +1,7 @@
 //! What the front (limits, tickets, ledger, choice) needs of a way to send. A back end moves bytes
 //! and reads notifications; it decides nothing.
 
+use super::kind::SocketFamily;
 use super::socket::SocketBackend;
 #[cfg(feature = "uring")]
 use super::uring::backend::UringBackend;
@@ -9,6 +10,11 @@ use crate::ledger::CopyReason;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+/// A stream takes at most this much lent memory in one call. More would gain nothing.
+/// RLIMIT_MEMLOCK (8 MiB for most users) is charged for the whole call, also for what the socket's
+/// buffer then doesn't take. Pages of registered areas are not charged.
+pub(crate) const LENT_CALL_BYTES: usize = 1 << 20;
 
 /// Why a socket takes no lent memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +30,17 @@ impl NoLoan {
         Self { reason: CopyReason::Asked, why: "copying was asked for".to_owned() }
     }
 
-    pub(crate) fn unsupported(why: String) -> Self {
-        Self { reason: CopyReason::Unsupported, why }
+    pub(crate) fn unsupported(why: impl Into<String>) -> Self {
+        Self { reason: CopyReason::Unsupported, why: why.into() }
+    }
+
+    pub(crate) fn unix() -> Self {
+        Self::unsupported("unix sockets can't take lent memory")
+    }
+
+    /// The call that was to lend was refused, and copied then.
+    pub(crate) fn refused(socket: SocketFamily) -> Self {
+        Self::unsupported(format!("{socket} refuses lent memory (EOPNOTSUPP)"))
     }
 }
 
@@ -168,7 +183,7 @@ impl AnyBackend {
     /// Whether it can lend at all, or why not. Called once, again when something that should be
     /// lent was copied, and after an error of `reap`.
     pub(super) fn lends(&self) -> Result<(), NoLoan> {
-        each!(self, b => b.lends(), Err(NoLoan::unsupported("the sender has ended".to_owned())))
+        each!(self, b => b.lends(), Err(NoLoan::unsupported("the sender has ended")))
     }
 
     /// Whether several calls may lend before a notification is read. False only while a socket's

@@ -70,11 +70,6 @@ pub mod testing;
 mod ticket;
 #[cfg(feature = "uring")]
 pub mod uring;
-#[cfg(not(feature = "uring"))]
-mod uring {
-    mod error;
-    pub use error::EngineError;
-}
 mod window;
 
 pub use crate::socket_error::SocketError;

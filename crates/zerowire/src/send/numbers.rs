@@ -19,8 +19,9 @@
 //! A sender turns SO_ZEROCOPY off at its end if it was off before, so that "on" tells of others. An
 //! unknown number is learned: one call lends alone, and its notification names it.
 
+use crate::lock::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// The most sockets that are remembered without a sender.
 const MOST: usize = 1 << 16;
@@ -76,10 +77,6 @@ impl NumberTable {
     }
 }
 
-fn lock() -> MutexGuard<'static, NumberTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The right to lend on a socket; only one sender of the process has it at a time.
 #[derive(Debug)]
 pub(super) struct Claim {
@@ -91,7 +88,7 @@ impl Claim {
     /// Claims the socket with this cookie, and says which number its first lent call gets, if that
     /// is known. `None`: another sender lends on it.
     pub(super) fn take(cookie: u64) -> Option<(Self, Option<u32>)> {
-        let first = lock().claim(cookie)?;
+        let first = lock(&TABLE).claim(cookie)?;
         Some((Self { cookie, next: None }, first))
     }
 
@@ -104,7 +101,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock().release(self.cookie, self.next, MOST);
+        lock(&TABLE).release(self.cookie, self.next, MOST);
     }
 }
 

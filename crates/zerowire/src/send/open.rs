@@ -5,11 +5,9 @@ use super::kind::{SocketFamily, SocketKind};
 use super::socket::SocketBackend;
 #[cfg(feature = "uring")]
 use super::uring::{Engine, EngineError, EngineOptions, Registration, backend::UringBackend};
-use super::{SendBackend, SendError, SendMode, SendOptions};
+use super::{SendBackend, SendError, SendMode, SendOptions, SocketError};
 use crate::area::Area;
 use std::os::fd::OwnedFd;
-#[cfg(feature = "uring")]
-use std::time::Duration;
 
 /// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's
 /// notifications say so; those of SEND_ZC don't (`virtio_transport_init_zcopy_skb`,
@@ -18,17 +16,18 @@ use std::time::Duration;
 pub(super) const UNTOLD_ON_VSOCK: &str =
     "io_uring does not say what the kernel copies of memory that is lent to vsock; socket calls lend there";
 
-/// Sets the socket up. Returns the back end, and why it is that one; with an error the socket.
+/// Sets the socket up. Returns the back end, and why it is that one.
 pub(super) fn open(
     socket: OwnedFd,
     kind: SocketKind,
     options: &SendOptions,
     areas: &[Area],
-) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
-    let lend = options.mode != SendMode::Copy;
+) -> Result<(AnyBackend, String), SocketError<SendError>> {
     let (socket, why) = match options.backend {
         SendBackend::Socket => (socket, "asked for".to_owned()),
-        SendBackend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
+        SendBackend::Auto if options.mode == SendMode::Copy => {
+            (socket, "copying gains nothing from io_uring".to_owned())
+        }
         SendBackend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
         SendBackend::Auto if kind.kind == SocketFamily::Unix => {
             (socket, "unix sockets lend nothing".to_owned())
@@ -36,10 +35,10 @@ pub(super) fn open(
         SendBackend::Auto if kind.kind == SocketFamily::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
         SendBackend::Uring | SendBackend::Auto => match on_ring(socket, kind, options, areas) {
             Ok(opened) => return Ok(opened),
-            Err((socket, e)) if options.backend == SendBackend::Uring => {
-                return Err((socket, SendError::Uring(e)));
+            Err(SocketError { socket, error }) if options.backend == SendBackend::Uring => {
+                return Err(SocketError { socket, error: SendError::Uring(error) });
             }
-            Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
+            Err(SocketError { socket, error }) => (socket, format!("in place of io_uring: {error}")),
         },
     };
     Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options)?), why))
@@ -52,22 +51,18 @@ fn on_ring(
     kind: SocketKind,
     options: &SendOptions,
     areas: &[Area],
-) -> Result<(AnyBackend, String), (OwnedFd, String)> {
-    let lend = options.mode != SendMode::Copy;
+) -> Result<(AnyBackend, String), SocketError<String>> {
     let strict = options.backend == SendBackend::Uring && options.mode == SendMode::ZeroCopy;
     let registration = if strict { Registration::Required } else { Registration::IfAllowed };
     let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
-    match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
-        Ok(back) => {
-            let why = match options.backend {
-                SendBackend::Uring => "asked for",
-                _ if back.all_registered() => "areas are registered",
-                _ => "areas were to be registered",
-            };
-            Ok((AnyBackend::Uring(back), why.to_owned()))
-        }
-        Err((socket, e)) => Err((socket, e.to_string())),
-    }
+    let back = UringBackend::new(socket, kind, options, &ring, areas)
+        .map_err(|SocketError { socket, error }| SocketError { socket, error: error.to_string() })?;
+    let why = match options.backend {
+        SendBackend::Uring => "asked for",
+        _ if back.all_registered() => "areas are registered",
+        _ => "areas were to be registered",
+    };
+    Ok((AnyBackend::Uring(back), why.to_owned()))
 }
 
 #[cfg(not(feature = "uring"))]
@@ -76,14 +71,8 @@ fn on_ring(
     _: SocketKind,
     _: &SendOptions,
     _: &[Area],
-) -> Result<(AnyBackend, String), (OwnedFd, String)> {
-    Err((socket, "zerowire was built without the feature uring".to_owned()))
-}
-
-/// For how long a sender waits for room.
-#[cfg(feature = "uring")]
-fn patience(options: &SendOptions) -> Duration {
-    options.timeout.unwrap_or(Duration::MAX)
+) -> Result<(AnyBackend, String), SocketError<String>> {
+    Err(SocketError { socket, error: "zerowire was built without the feature uring".to_owned() })
 }
 
 /// Sets the socket up on an engine.
@@ -93,10 +82,9 @@ pub(super) fn open_on(
     socket: OwnedFd,
     kind: SocketKind,
     options: &SendOptions,
-) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
+) -> Result<(AnyBackend, String), SocketError<SendError>> {
     if !engine.is_own_thread() {
-        return Err((socket, SendError::Uring(EngineError::WrongThread.to_string())));
+        return Err(SocketError { socket, error: SendError::Uring(EngineError::WrongThread.to_string()) });
     }
-    let back = UringBackend::on(engine, socket, kind, options.mode != SendMode::Copy, patience(options));
-    Ok((AnyBackend::Uring(back), "on a shared engine".to_owned()))
+    Ok((AnyBackend::Uring(UringBackend::on(engine, socket, kind, options)), "on a shared engine".to_owned()))
 }

@@ -7,7 +7,8 @@
 use super::Window;
 use super::backend::AnyBackend;
 use super::socket::SocketBackend;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::lock;
+use std::sync::Mutex;
 
 /// What is left of a sender: never dropped while the kernel holds something.
 pub(super) struct Orphan {
@@ -46,31 +47,21 @@ impl Orphan {
 
 impl Orphans {
     fn of(list: &[Orphan]) -> Self {
-        list.iter().fold(Self::default(), |sum, o| {
-            let (payloads, bytes) = o.holds();
-            Self { senders: sum.senders + 1, payloads: sum.payloads + payloads, bytes: sum.bytes + bytes }
-        })
+        let held = list.iter().map(Orphan::holds);
+        held.map(|(payloads, bytes)| Self { senders: 1, payloads, bytes }).fold(Self::default(), Self::plus)
     }
 
     fn plus(self, other: Self) -> Self {
-        Self {
-            senders: self.senders + other.senders,
-            payloads: self.payloads + other.payloads,
-            bytes: self.bytes + other.bytes,
-        }
+        self.with(other, usize::saturating_add)
     }
 
-    fn minus(self, other: Self) -> Self {
+    fn with(self, other: Self, op: fn(usize, usize) -> usize) -> Self {
         Self {
-            senders: self.senders.saturating_sub(other.senders),
-            payloads: self.payloads.saturating_sub(other.payloads),
-            bytes: self.bytes.saturating_sub(other.bytes),
+            senders: op(self.senders, other.senders),
+            payloads: op(self.payloads, other.payloads),
+            bytes: op(self.bytes, other.bytes),
         }
     }
-}
-
-fn lock() -> MutexGuard<'static, List> {
-    LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The list while it is swept. It goes back whatever happens: a program's `on_done` or a payload's
@@ -82,8 +73,8 @@ struct Sweep {
 
 impl Drop for Sweep {
     fn drop(&mut self) {
-        let mut all = lock();
-        all.away = all.away.minus(self.taken);
+        let mut all = lock(&LIST);
+        all.away = all.away.with(self.taken, usize::saturating_sub);
         all.here.append(&mut self.list);
     }
 }
@@ -92,7 +83,7 @@ impl Drop for Sweep {
 /// thread is sweeping at the moment counts as left.
 pub fn orphans() -> Orphans {
     let mut sweep = {
-        let mut all = lock();
+        let mut all = lock(&LIST);
         if all.here.is_empty() {
             return all.away;
         }
@@ -113,14 +104,14 @@ pub fn orphans() -> Orphans {
     for o in over {
         o.back.into_socket();
     }
-    let all = lock();
+    let all = lock(&LIST);
     Orphans::of(&all.here).plus(all.away)
 }
 
 /// Takes what a sender left that lent on the socket with this cookie off the list, for the next
 /// sender there.
 pub(super) fn take_over(cookie: u64) -> Option<(SocketBackend, Window)> {
-    let mut all = lock();
+    let mut all = lock(&LIST);
     let is_it = |o: &Orphan| matches!(&o.back, AnyBackend::Socket(b) if b.has_cookie(cookie));
     let at = all.here.iter().position(is_it)?;
     match all.here.swap_remove(at) {
@@ -134,7 +125,7 @@ pub(super) fn take_over(cookie: u64) -> Option<(SocketBackend, Window)> {
 
 /// Puts what is left of a sender on the list.
 pub(super) fn adopt(orphan: Orphan) {
-    lock().here.push(orphan);
+    lock(&LIST).here.push(orphan);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The name of one payload given to a sender: 0 for the first, then one more each time. It wraps
 /// around at 2^32, so at most 2^31 tickets may lie between two that are compared.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
 impl Ticket {
@@ -27,12 +27,6 @@ impl Ticket {
     /// How many tickets this one is later than `other`; negative: earlier.
     pub const fn since(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0) as i32
-    }
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ticket({})", self.0)
     }
 }
 

@@ -136,12 +136,6 @@ pub struct Auto {
     knocking: Option<usize>,
 }
 
-impl Default for Auto {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Auto {
     /// A policy that knows nothing yet.
     pub fn new() -> Self {

@@ -26,7 +26,7 @@ fn a_panic_or_a_sweep_elsewhere_frees_nothing_and_hides_nothing() {
     let orphan = Orphan { back: AnyBackend::Gone, window };
     let taken = Orphans { senders: 1, payloads: 1, bytes: 10 };
     let before = {
-        let mut all = lock();
+        let mut all = lock(&LIST);
         all.away = all.away.plus(taken);
         all.away
     };
@@ -38,7 +38,7 @@ fn a_panic_or_a_sweep_elsewhere_frees_nothing_and_hides_nothing() {
     let mut window = Window::default();
     window.lend(Payload::from(bytes::Bytes::from_owner(Bomb)), 0, false).unwrap();
     let hurt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let list = std::mem::take(&mut lock().here);
+        let list = std::mem::take(&mut lock(&LIST).here);
         let mut sweep = Sweep { list, taken: Orphans::default() };
         sweep.list.push(Orphan { back: AnyBackend::Gone, window });
         if let Some(o) = sweep.list.last_mut() {
@@ -49,7 +49,7 @@ fn a_panic_or_a_sweep_elsewhere_frees_nothing_and_hides_nothing() {
     assert_eq!(Arc::strong_count(&bytes), 2, "the other one's memory is still there");
     assert!(orphans().payloads >= 1);
     // Nobody will ever say that this one is back.
-    for o in lock().here.iter_mut() {
+    for o in lock(&LIST).here.iter_mut() {
         o.window.all_back();
     }
     orphans();

@@ -28,7 +28,7 @@ pub(super) struct SendLoans {
     /// Lent payloads since the notifications were read.
     pub(super) unread: u32,
     /// Payloads that came back since `poll` last said how many.
-    came_back: usize,
+    pub(super) came_back: usize,
     /// An error about earlier payloads that no call has returned yet.
     pub(super) late: Option<SendError>,
     /// When it was last looked whether notifications were lost.
@@ -147,11 +147,6 @@ impl SendLoans {
         }
     }
 
-    /// Payloads that came back since the last call.
-    pub(super) fn take_came_back(&mut self) -> usize {
-        std::mem::take(&mut self.came_back)
-    }
-
     /// Looks from time to time whether notifications were lost.
     fn look(&mut self) -> Result<(), SendError> {
         if self.looked.elapsed() >= LOOK_EVERY {
@@ -186,11 +181,6 @@ impl SendLoans {
         }
         self.back.wait(room, left.min(LOOK_EVERY)).map_err(SendError::system("poll"))?;
         self.look()
-    }
-
-    /// Whether there is nothing left to end.
-    pub(super) fn has_ended(&self) -> bool {
-        matches!(self.back, AnyBackend::Gone)
     }
 
     /// Ends the back end, and gives the socket back. The kernel holds nothing any more.

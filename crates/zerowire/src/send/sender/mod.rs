@@ -132,27 +132,19 @@ impl Sender {
     fn open(
         socket: OwnedFd,
         options: SendOptions,
-        open: impl FnOnce(OwnedFd, SocketKind, &SendOptions) -> Result<(AnyBackend, String), (OwnedFd, SendError)>,
+        open: impl FnOnce(
+            OwnedFd,
+            SocketKind,
+            &SendOptions,
+        ) -> Result<(AnyBackend, String), SocketError<SendError>>,
     ) -> Result<Self, SocketError<SendError>> {
         orphans();
-        if options.max_lent == 0 {
-            return Err(SocketError { socket, error: SendError::NoWindow });
-        }
-        let kind = match SocketKind::of(&socket) {
+        let kind = match check(&socket, &options) {
             Ok(kind) => kind,
             Err(error) => return Err(SocketError { socket, error }),
         };
-        if let Some(bytes) = options.segment_bytes
-            && let Err(error) = segment::set(&socket, kind, bytes)
-        {
-            return Err(SocketError { socket, error });
-        }
-        let (back, why) = open(socket, kind, &options).map_err(SocketError::new)?;
-        Ok(Self::assemble(back, why, kind, options))
-    }
-
-    fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: SendOptions) -> Self {
-        Self {
+        let (back, why) = open(socket, kind, &options)?;
+        Ok(Self {
             loans: SendLoans::new(back, kind, &options),
             socket: kind,
             why,
@@ -160,7 +152,7 @@ impl Sender {
             blocked: Blocked::Room,
             sent: Vec::new(),
             options,
-        }
+        })
     }
 
     /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room (the socket's
@@ -260,7 +252,7 @@ impl Sender {
     /// Those of [`Sender::send`] about earlier payloads.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
-        Ok(self.loans.take_came_back())
+        Ok(std::mem::take(&mut self.loans.came_back))
     }
 
     /// Waits until the memory of `ticket`'s payload is back.
@@ -418,6 +410,18 @@ impl Sender {
     }
 }
 
+/// What kind of socket it is, which the options suit.
+fn check(socket: &OwnedFd, options: &SendOptions) -> Result<SocketKind, SendError> {
+    if options.max_lent == 0 {
+        return Err(SendError::NoWindow);
+    }
+    let kind = SocketKind::of(socket)?;
+    if let Some(bytes) = options.segment_bytes {
+        segment::set(socket, kind, bytes)?;
+    }
+    Ok(kind)
+}
+
 /// The socket, for event loops. A program that calls [`Sender::send`] and [`Sender::wait`] doesn't
 /// need it. Level-triggered polling works as follows:
 ///
@@ -438,7 +442,7 @@ impl AsFd for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if !self.loans.has_ended() {
+        if !matches!(self.loans.back, AnyBackend::Gone) {
             self.loans.end(self.pending.map(|p| p.sent));
         }
     }

@@ -1,6 +1,7 @@
 //! What the error numbers of a socket mean for a sender.
 
 use super::super::SendError;
+#[cfg(feature = "uring")]
 use super::super::uring::EngineError;
 use std::io;
 use std::os::fd::AsFd;
@@ -39,6 +40,7 @@ pub(in crate::send) fn from_errno(errno: i32) -> SendError {
         }
         libc::ECONNREFUSED => SendError::NoListener,
         // Told by io_uring_enter only.
+        #[cfg(feature = "uring")]
         libc::EEXIST => SendError::Uring(EngineError::WrongThread.to_string()),
         _ => SendError::System { call: "send", cause },
     }

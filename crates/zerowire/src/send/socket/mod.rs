@@ -19,12 +19,12 @@ mod numbering;
 use self::connection::reset;
 use self::errno::tells_of_full_queues;
 use self::numbering::Numbering;
-use super::backend::{Accepted, NoLoan};
+use super::backend::{Accepted, LENT_CALL_BYTES, NoLoan};
 use super::kind::{SocketFamily, SocketKind};
 use super::numbers::Claim;
 use super::orphans;
 use super::segment::longest_segment;
-use super::{Notifications, Payload, SendError, SendMode, SendOptions, SendWay, Window};
+use super::{Notifications, Payload, SendError, SendMode, SendOptions, SendWay, SocketError, Window};
 use crate::ledger::CopyReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -33,10 +33,6 @@ use std::time::Duration;
 use zerowire_sys::socket::error_queue::BATCH;
 use zerowire_sys::socket::{self, Charges, MAX_IOV, Message, Messages, get_int, set_int};
 
-/// A stream takes at most this much lent memory in one call. More would gain nothing.
-/// RLIMIT_MEMLOCK (8 MiB for most users) is charged for the whole call, also for what the socket's
-/// buffer then doesn't take.
-const LENT_CALL_BYTES: usize = 1 << 20;
 /// Messages in one `sendmmsg`.
 const MAX_MESSAGES: usize = 64;
 /// A socket with an error that nobody took is always ready: this long is slept instead of asking
@@ -77,7 +73,7 @@ impl SocketBackend {
         socket: OwnedFd,
         kind: SocketKind,
         options: &SendOptions,
-    ) -> Result<Self, (OwnedFd, SendError)> {
+    ) -> Result<Self, SocketError<SendError>> {
         let mut this = Self {
             socket,
             kind,
@@ -94,12 +90,9 @@ impl SocketBackend {
         };
         match (options.mode, kind.kind) {
             (SendMode::Copy, _) => this.cannot_lend = Some(NoLoan::asked()),
-            (_, SocketFamily::Unix) => {
-                this.cannot_lend =
-                    Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned()));
-            }
+            (_, SocketFamily::Unix) => this.cannot_lend = Some(NoLoan::unix()),
             (_, SocketFamily::Other) => {
-                let why = "only TCP, UDP and AF_VSOCK sockets take lent memory".to_owned();
+                let why = "only TCP, UDP and AF_VSOCK sockets take lent memory";
                 this.cannot_lend = Some(NoLoan::unsupported(why));
             }
             (mode, SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Vsock) => {
@@ -107,7 +100,7 @@ impl SocketBackend {
                 if mode == SendMode::ZeroCopy
                     && this.cannot_lend.as_ref().is_some_and(|no| no.reason == CopyReason::SecondSender)
                 {
-                    return Err((this.socket, SendError::AlreadyLent));
+                    return Err(SocketError { socket: this.socket, error: SendError::AlreadyLent });
                 }
             }
         }
@@ -303,8 +296,7 @@ impl SocketBackend {
             // SO_ZEROCOPY.
             result = self.send_part(payload, from, SendWay::Copy);
             if result != Err(libc::EOPNOTSUPP) {
-                let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
-                self.cannot_lend = Some(NoLoan::unsupported(why));
+                self.cannot_lend = Some(NoLoan::refused(self.kind.kind));
             }
         }
         result.map_err(io::Error::from_raw_os_error)

@@ -1,7 +1,8 @@
 //! The areas that are registered with a ring as fixed buffers.
 
-use super::error::{EngineError, locked_limit};
+use super::error::EngineError;
 use crate::area::Area;
+use crate::memlock::locked_limit;
 use std::io;
 use zerowire_sys::uring::ring::SendRing;
 

@@ -3,14 +3,16 @@
 use super::EngineError;
 use super::batch::{EntryBatch, Lane, submit};
 use super::core::EngineState;
-use super::engine::{Engine, EngineOptions, describe, lock, make};
+use super::engine::{Engine, EngineOptions, describe, make};
 use super::straggle::Stragglers;
 use crate::area::Area;
 use crate::ledger::CopyReason;
+use crate::lock::lock;
 use crate::send::backend::{Accepted, NoLoan};
 use crate::send::kind::{SocketFamily, SocketKind};
+use crate::send::open::UNTOLD_ON_VSOCK;
 use crate::send::socket::connection::{reset, send_room};
-use crate::send::{Payload, SendError, SendWay, Window};
+use crate::send::{Payload, SendError, SendMode, SendOptions, SendWay, SocketError, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -80,56 +82,43 @@ const FEWEST_UNLINKED: usize = 3;
 const STRAGGLE: Duration = Duration::from_millis(100);
 
 impl UringBackend {
-    /// A socket with a ring of its own, which follows its sender to other threads. `patience`: for
-    /// how long the sender waits for room.
+    /// A socket with a ring of its own, which follows its sender to other threads.
     pub(crate) fn new(
         socket: OwnedFd,
         kind: SocketKind,
-        lend: bool,
-        patience: Duration,
-        options: &EngineOptions,
+        options: &SendOptions,
+        ring: &EngineOptions,
         areas: &[Area],
-    ) -> Result<Self, (OwnedFd, EngineError)> {
-        match make(options, areas) {
-            Ok(mut core) => {
-                core.follow_the_sender();
-                let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend, patience);
-                let socket = this.socket.as_raw_fd();
-                this.place.core.with(|c| {
-                    // The one that stands for the engine, which is this sender.
-                    c.users -= 1;
-                    // A stream is not: its end must go out when it is dropped, also by another
-                    // thread.
-                    if kind.kind == SocketFamily::Udp {
-                        c.register_file(socket);
-                    }
-                });
-                Ok(this)
-            }
-            Err(e) => Err((socket, e)),
+    ) -> Result<Self, SocketError<EngineError>> {
+        let mut core = match make(ring, areas) {
+            Ok(core) => core,
+            Err(error) => return Err(SocketError { socket, error }),
+        };
+        core.follow_the_sender();
+        // A stream is not: its end must go out when it is dropped, also by another thread.
+        if kind.kind == SocketFamily::Udp {
+            core.register_file(socket.as_raw_fd());
         }
+        // The one that stands for the engine, which is this sender.
+        core.users -= 1;
+        Ok(Self::with(Handle::Own(Box::new(core)), socket, kind, options))
     }
 
     /// A socket on an engine.
-    pub(crate) fn on(
-        engine: &Engine,
-        socket: OwnedFd,
-        kind: SocketKind,
-        lend: bool,
-        patience: Duration,
-    ) -> Self {
-        Self::with(Handle::Shared(engine.core().clone()), socket, kind, lend, patience)
+    pub(crate) fn on(engine: &Engine, socket: OwnedFd, kind: SocketKind, options: &SendOptions) -> Self {
+        Self::with(Handle::Shared(engine.core().clone()), socket, kind, options)
     }
 
-    fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, lend: bool, patience: Duration) -> Self {
-        let (channel, features, capacity) = core.with(|c| (c.attach(), c.facts.features, c.capacity()));
+    fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, options: &SendOptions) -> Self {
+        let (channel, features, capacity) =
+            core.with(|c| (c.attach(), c.facts.features, c.facts.submissions));
         let cannot_lend = match kind.kind {
-            _ if !lend => Some(NoLoan::asked()),
-            SocketFamily::Unix => Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned())),
+            _ if options.mode == SendMode::Copy => Some(NoLoan::asked()),
+            SocketFamily::Unix => Some(NoLoan::unix()),
             _ if !features.sendmsg_zc => {
-                Some(NoLoan::unsupported("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()))
+                Some(NoLoan::unsupported("this kernel has no SENDMSG_ZC (Linux 6.1 has)"))
             }
-            SocketFamily::Vsock => Some(NoLoan::unsupported(crate::send::open::UNTOLD_ON_VSOCK.to_owned())),
+            SocketFamily::Vsock => Some(NoLoan::unsupported(UNTOLD_ON_VSOCK)),
             SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Other => None,
         };
         Self {
@@ -139,7 +128,7 @@ impl UringBackend {
             cannot_lend,
             capacity,
             sent: Vec::new(),
-            patience: patience.min(STRAGGLE),
+            patience: options.timeout.map_or(STRAGGLE, |patience| patience.min(STRAGGLE)),
             notices: VecDeque::new(),
             is_told: false,
         }
@@ -209,8 +198,7 @@ impl UringBackend {
             && let Err(e) = &result
             && e.raw_os_error() == Some(libc::EOPNOTSUPP)
         {
-            let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
-            self.cannot_lend = Some(NoLoan::unsupported(why));
+            self.cannot_lend = Some(NoLoan::refused(self.kind.kind));
             result = self.submit_batch(std::slice::from_ref(payload), from, SendWay::Copy, true, &mut sent);
         }
         let first = sent.first().copied();
@@ -253,7 +241,7 @@ impl UringBackend {
             c.reap();
             c.book.take_notices(channel, notices);
             c.pass_on();
-            c.closed().is_some()
+            c.closed.is_some()
         });
         // Without the engine's lock: a program's `on_done` and its payloads' drop code may use the
         // engine's other senders. One at a time is taken off, so that none is lost if they panic.

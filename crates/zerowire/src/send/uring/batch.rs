@@ -1,7 +1,7 @@
 //! Entries of a batch, and what goes wrong in the middle of one.
 
 use super::core::EngineState;
-use crate::send::backend::Accepted;
+use crate::send::backend::{Accepted, LENT_CALL_BYTES};
 use crate::send::{Payload, SendWay};
 use io_uring::squeue;
 use std::io;
@@ -9,10 +9,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use zerowire_sys::socket::{MAX_IOV, Message};
 use zerowire_sys::uring::sqe::{self, Loan};
 
-/// A stream takes at most this much lent memory in one call. Pages outside registered buffers are
-/// charged to RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't
-/// take.
-const LENT_CALL_BYTES: usize = 1 << 20;
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
 const MAX_CALL_BYTES: usize = 1 << 30;
 /// How often to send a datagram again whose successors are out. The first time may get the ICMP

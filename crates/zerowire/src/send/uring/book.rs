@@ -71,10 +71,11 @@ pub(super) struct Book {
     free_channels: Vec<u32>,
     batch: Vec<u32>,
     /// The batch's entries are linked: one that fails cancels those behind it.
-    is_chain: bool,
-    unsettled: usize,
-    /// Notices that were not taken.
-    waiting: usize,
+    pub(super) is_chain: bool,
+    /// Entries whose result has not come.
+    pub(super) unsettled: usize,
+    /// Notices of all senders that were not taken.
+    pub(super) waiting: usize,
 }
 
 impl Book {
@@ -106,16 +107,6 @@ impl Book {
     /// Loans that are not back.
     pub(super) fn outstanding(&self) -> usize {
         self.channels.iter().map(|c| c.pending as usize).sum()
-    }
-
-    /// Entries whose result has not come.
-    pub(super) fn unsettled(&self) -> usize {
-        self.unsettled
-    }
-
-    /// A batch begins, linked or not.
-    pub(super) fn begin(&mut self, is_chain: bool) {
-        self.is_chain = is_chain;
     }
 
     /// The token of the next entry; it is part of the batch when [`Book::pushed`] is called.
@@ -188,7 +179,11 @@ impl Book {
             }
         }
         self.unsettled = 0;
-        self.retire();
+        for token in &mut self.tokens {
+            if token.stage != TokenStage::Free && token.ring == RingFate::Open {
+                token.ring = RingFate::Closed;
+            }
+        }
     }
 
     /// Takes a completion. One that belongs to nothing is ignored.
@@ -281,14 +276,6 @@ impl Book {
         }
     }
 
-    /// The next notice of a channel: an id that is back, and whether the kernel copied.
-    #[cfg(test)]
-    pub(super) fn next_notice(&mut self, channel: u32) -> Option<(u32, bool)> {
-        let notice = self.channels[channel as usize].notices.pop_front();
-        self.waiting -= usize::from(notice.is_some());
-        notice
-    }
-
     /// Moves the notices of a channel behind those in `to`.
     pub(super) fn take_notices(&mut self, channel: u32, to: &mut VecDeque<(u32, bool)>) {
         let notices = &mut self.channels[channel as usize].notices;
@@ -296,21 +283,7 @@ impl Book {
         to.append(notices);
     }
 
-    /// Notices of all senders that were not taken.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting
-    }
-
-    /// The ring was closed; notifications of what is lent will not come.
-    fn retire(&mut self) {
-        for token in &mut self.tokens {
-            if token.stage != TokenStage::Free && token.ring == RingFate::Open {
-                token.ring = RingFate::Closed;
-            }
-        }
-    }
-
-    /// What was lent when [`Book::retire`] was called is back. Whether it was copied is not known;
+    /// What was lent when [`Book::give_up`] was called is back. Whether it was copied is not known;
     /// it counts as copied.
     pub(super) fn retired_are_back(&mut self) {
         for index in 0..self.tokens.len() as u32 {

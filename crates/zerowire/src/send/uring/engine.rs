@@ -3,9 +3,10 @@
 use super::EngineError;
 use super::core::EngineState;
 use crate::area::Area;
+use crate::lock::lock;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use zerowire_sys::uring::ring::Threads;
 use zerowire_wire::setters;
 
@@ -71,7 +72,8 @@ impl EngineOptions {
 #[derive(Clone)]
 pub struct Engine(Arc<User>);
 
-/// The handle that `Engine`s share: the core counts it as one user.
+/// The handle that `Engine`s share: the core counts it as one user. Callers' callbacks are called
+/// without the core's lock.
 struct User {
     core: Arc<Mutex<EngineState>>,
     watch: OnceLock<Arc<OwnedFd>>,
@@ -81,12 +83,6 @@ impl Drop for User {
     fn drop(&mut self) {
         lock(&self.core).users -= 1;
     }
-}
-
-pub(super) fn lock(core: &Mutex<EngineState>) -> MutexGuard<'_, EngineState> {
-    // Nothing in the core panics half-way through a change, and callers' callbacks are called
-    // without the lock.
-    core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -174,10 +170,10 @@ pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<EngineStat
 }
 
 pub(super) fn describe(core: &EngineState) -> String {
-    if let Some(why) = core.closed() {
-        return EngineError::Closed(why.to_owned()).to_string();
+    if let Some(why) = &core.closed {
+        return EngineError::Closed(why.clone()).to_string();
     }
-    let mut text = format!("io_uring ({})", core.flags());
+    let mut text = format!("io_uring ({})", core.facts.flags);
     match core.areas.bytes() {
         0 => text.push_str(", no registered memory"),
         n => text.push_str(&format!(", {n} bytes registered")),

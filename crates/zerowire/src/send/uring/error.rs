@@ -69,9 +69,3 @@ impl From<UringProbeError> for EngineError {
         Self::Refused(error)
     }
 }
-
-/// RLIMIT_MEMLOCK, for people.
-pub(super) fn locked_limit() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.map_or("unlimited".to_owned(), |n| n.to_string())
-}

@@ -2,6 +2,15 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+impl Book {
+    /// The next notice of a channel: an id that is back, and whether the kernel copied.
+    fn next_notice(&mut self, channel: u32) -> Option<(u32, bool)> {
+        let notice = self.channels[channel as usize].notices.pop_front();
+        self.waiting -= usize::from(notice.is_some());
+        notice
+    }
+}
+
 fn result(token: u32, result: i32, more: bool) -> Cqe {
     Cqe { user_data: token.into(), result, flags: if more { sqe::CQE_F_MORE } else { 0 } }
 }
@@ -23,8 +32,7 @@ proptest! {
         ),
         seed in any::<u64>(),
     ) {
-            let mut book = Book::default();
-        book.begin(true);
+            let mut book = Book { is_chain: true, ..Book::default() };
         let channels: Vec<u32> = (0..3).map(|_| book.attach()).collect();
         let mut wanted: [BTreeMap<u32, bool>; 3] = Default::default();
         let mut ids = [0u32; 3];
@@ -32,7 +40,7 @@ proptest! {
         let mut got: [BTreeMap<u32, bool>; 3] = Default::default();
         let mut random = seed | 1;
         for (channel, is_chain, entries) in batches {
-            book.begin(is_chain);
+            book.is_chain = is_chain;
             let tokens: Vec<u32> = entries
                 .iter()
                 .map(|_| {
@@ -49,7 +57,7 @@ proptest! {
                     late.push((token, copied));
                 }
             }
-            prop_assert_eq!(book.unsettled(), 0);
+            prop_assert_eq!(book.unsettled, 0);
             let mut sent = Vec::new();
             let failed = |e: &(i32, bool, bool, bool)| e.0 < 0;
             let taken = match is_chain {
@@ -98,8 +106,7 @@ proptest! {
 
 #[test]
 fn the_place_of_a_sender_that_went_waits_for_its_loans() {
-    let mut book = Book::default();
-    book.begin(true);
+    let mut book = Book { is_chain: true, ..Book::default() };
     let gone = book.attach();
     let token = book.token();
     book.pushed(gone);
@@ -115,8 +122,7 @@ fn the_place_of_a_sender_that_went_waits_for_its_loans() {
 
 #[test]
 fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
-    let mut book = Book::default();
-    book.begin(true);
+    let mut book = Book { is_chain: true, ..Book::default() };
     let channel = book.attach();
     let tokens: Vec<u32> = (0..4)
         .map(|_| {
@@ -134,7 +140,7 @@ fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
     assert_eq!(ids, [None, Some(0), Some(1)]);
     let mut notices = VecDeque::new();
     book.take_notices(channel, &mut notices);
-    assert_eq!((notices.len(), book.outstanding(), book.unsettled()), (0, 2, 0));
+    assert_eq!((notices.len(), book.outstanding(), book.unsettled), (0, 2, 0));
     book.retired_are_back();
     book.take_notices(channel, &mut notices);
     assert_eq!(notices, [(0, true), (1, true)]);
@@ -143,8 +149,7 @@ fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
 
 #[test]
 fn loans_of_a_closed_ring_come_back_together() {
-    let mut book = Book::default();
-    book.begin(true);
+    let mut book = Book { is_chain: true, ..Book::default() };
     let channel = book.attach();
     for _ in 0..2 {
         let token = book.token();
@@ -167,7 +172,7 @@ fn loans_of_a_closed_ring_come_back_together() {
 fn an_entry_that_failed_in_the_middle_can_be_sent_again_in_its_place() {
     let mut book = Book::default();
     let channel = book.attach();
-    book.begin(false);
+    book.is_chain = false;
     let push = |book: &mut Book| {
         let token = book.token();
         book.pushed(channel);
@@ -211,7 +216,7 @@ fn numbers_wrap_around_and_each_loan_comes_back_once() {
     book.channels[channel as usize].next_id = first;
     let mut window = Window::starting_at(Ticket::new(u32::MAX), first);
     let lend = |book: &mut Book, window: &mut Window, count: u32| {
-        book.begin(false);
+        book.is_chain = false;
         let tokens: Vec<u32> = (0..count)
             .map(|_| {
                 let token = book.token();

@@ -23,7 +23,7 @@ impl EngineState {
     /// `is_chain`: the entries will be linked, so that one that fails cancels those behind it.
     pub(in crate::send::uring) fn begin(&mut self, is_chain: bool) -> io::Result<()> {
         self.follow();
-        self.book.begin(is_chain);
+        self.book.is_chain = is_chain;
         if self.ring.is_none() {
             return Err(no_ring());
         }
@@ -45,10 +45,10 @@ impl EngineState {
     /// EBADFD: the ring failed, and was closed. Then, too, the book knows what was taken.
     pub(in crate::send::uring) fn settle(&mut self) -> io::Result<()> {
         let mut refusals = 0;
-        while self.book.unsettled() > 0 {
+        while self.book.unsettled > 0 {
             let Some(ring) = &mut self.ring else { return Err(no_ring()) };
             let held = ring.held();
-            let out = self.book.unsettled().saturating_sub(held);
+            let out = self.book.unsettled.saturating_sub(held);
             // The kernel works entries off as they are handed over. But the later ones of a chain,
             // and notifications, need its deferred work, which it does while this waits. Each entry
             // has one result at least, so this never waits for more than comes.

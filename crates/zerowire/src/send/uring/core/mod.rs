@@ -17,8 +17,9 @@ use self::watch::EngineWatch;
 use super::areas::Areas;
 use super::book::Book;
 use super::engine::EngineOptions;
-use super::error::{EngineError, locked_limit};
+use super::error::EngineError;
 use super::tombstone::{SOCKET_PLACE, Tombstone};
+use crate::memlock::locked_limit;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -31,9 +32,9 @@ use zerowire_sys::uring::sqe::Target;
 pub(super) struct RingFacts {
     pub(super) features: SendFeatures,
     /// Set-up flags, as words.
-    flags: &'static str,
+    pub(super) flags: &'static str,
     /// Entries that one batch may have.
-    submissions: usize,
+    pub(super) submissions: usize,
 }
 
 impl RingFacts {
@@ -60,7 +61,7 @@ pub(super) struct EngineState {
     /// Of rings that were closed, until the kernel has freed them all.
     retired: Vec<Tombstone>,
     /// Why the ring was closed for good.
-    closed: Option<String>,
+    pub(super) closed: Option<String>,
     /// On engines that are waited for.
     watch: Option<EngineWatch>,
     options: EngineOptions,
@@ -134,25 +135,10 @@ impl EngineState {
     /// of them.
     pub(super) fn pass_on(&self) {
         if let Some(watch) = &self.watch
-            && self.book.waiting() > 0
+            && self.book.waiting > 0
         {
             watch.set();
         }
-    }
-
-    /// Why the ring was closed for good.
-    pub(super) fn closed(&self) -> Option<&str> {
-        self.closed.as_deref()
-    }
-
-    /// Set-up flags of the ring, as words.
-    pub(super) fn flags(&self) -> &'static str {
-        self.facts.flags
-    }
-
-    /// Entries that one batch may have.
-    pub(super) fn capacity(&self) -> usize {
-        self.facts.submissions
     }
 
     pub(super) fn register(&mut self, area: &crate::area::Area) -> Result<(), EngineError> {
@@ -168,11 +154,8 @@ impl EngineState {
     /// Registers the one socket that uses this ring, which saves the kernel a look-up and a
     /// reference an entry. Nothing comes of it where that fails.
     pub(super) fn register_file(&mut self, socket: RawFd) {
-        self.file = self
-            .ring
-            .as_ref()
-            .and_then(|ring| ring.register_file(SOCKET_PLACE, socket).ok())
-            .map(|()| socket);
+        let registers = |ring: &SendRing| ring.register_file(SOCKET_PLACE, socket).is_ok();
+        self.file = self.ring.as_ref().is_some_and(registers).then_some(socket);
     }
 
     /// Takes it out of the table, so that closing the socket closes it at once. On another thread

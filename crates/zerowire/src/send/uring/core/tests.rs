@@ -1,8 +1,9 @@
 use super::super::backend::UringBackend;
-use super::super::engine::{Engine, lock};
+use super::super::engine::Engine;
 use super::*;
+use crate::lock::lock;
 use crate::send::kind::SocketKind;
-use crate::send::{Payload, SendWay, Window};
+use crate::send::{Payload, SendOptions, SendWay, Window};
 use std::net::UdpSocket;
 use std::time::Duration;
 use std::time::Instant;
@@ -15,7 +16,8 @@ fn a_chain_that_is_taken_in_parts_keeps_its_order_and_ends_at_the_first_error() 
     a.connect(b.local_addr().unwrap()).unwrap();
     b.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let kind = SocketKind::of(&a).unwrap();
-    let mut back = UringBackend::on(&engine, a.into(), kind, true, Duration::ZERO);
+    let mut back =
+        UringBackend::on(&engine, a.into(), kind, &SendOptions::default().timeout(Some(Duration::ZERO)));
     let payloads = |lens: &[usize]| -> Vec<Payload> {
         lens.iter().zip(0..).map(|(n, i)| Payload::from(vec![i; *n])).collect()
     };
