@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::core::{MappedState, View, lock};
+use super::core::{MappedState, View};
 use super::error::{Error, system};
-use super::handshake::{self, ANSWER_TIME, MapParts};
+use super::handshake::{self, MapParts};
 use super::lease::WindowLease;
 use super::options::{MappedKind, MappedOptions};
 use super::read::Cursor;
 use super::wait::MapSockets;
 use crate::ledger::{Counters, Totals};
+use crate::lock::lock;
 use zerowire_wire::doorbell::{awake, sleep_check};
-use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest, POLL_DATA, POLL_END, POLL_NOTHING};
+use zerowire_wire::mapped::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING};
 
 /// What [`MappedConnection::dequeue`] found.
 #[derive(Debug)]
@@ -70,12 +71,7 @@ pub(super) struct ReadState {
 /// [`Error::TimedOut`] are about the guest, [`Error::InvalidOptions`] is about the options. Also
 /// [`Error::Status`], [`Error::BrokenHandshake`] and [`Error::System`].
 pub fn connect(path: &Path, port: u32, options: &MappedOptions) -> Result<MappedConnection, Error> {
-    let request = MapRequest { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
-    let socket = handshake::ask(path, &request)?;
-    let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
-        return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
-    };
-    answer.reply = handshake::accepted(answer.reply, path, port)?;
+    let (socket, answer) = handshake::ask(path, MapOp::Connect, port, options)?;
     MappedConnection::new(handshake::parts(answer, &socket, path)?, path, options.kind)
 }
 
@@ -106,7 +102,7 @@ impl MappedConnection {
     pub fn dequeue(&self) -> Result<Dequeued, Error> {
         let mut state = lock(&self.state);
         if let Some(cursor) = &state.cursor {
-            return Err(Error::HalfRead { left: cursor.left() });
+            return Err(Error::HalfRead { left: cursor.left });
         }
         let found = self.take(&mut state)?;
         if let Dequeued::Window(window) = &found {

@@ -58,7 +58,7 @@ fn read_line(socket: &OwnedFd, path: &Path, port: u32, kind: MappedKind) -> Resu
     let mut line = Vec::new();
     while !line.ends_with(b"\n") && line.len() < LINE {
         if !poll_for(&mut [PollFd::new(socket, PollFlags::IN)], Some(deadline))? {
-            return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
+            return Err(handshake::no_answer(path));
         }
         let mut buffer = [0; LINE];
         let want = if kind == MappedKind::Stream { 1 } else { LINE };
@@ -114,21 +114,7 @@ impl Write for &CopyConnection {
     }
 }
 
-impl Read for CopyConnection {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(to)
-    }
-}
-
-impl Write for CopyConnection {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+by_reference!(CopyConnection);
 
 impl AsFd for CopyConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {

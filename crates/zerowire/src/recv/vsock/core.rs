@@ -1,13 +1,14 @@
 //! What a connection, its mappings and its leases share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::error::{Error, system};
 use super::lease::PacketRange;
+use crate::lock::lock;
 use zerowire_wire::mapped::{MapOptions, PAGE};
 
 /// Guest memory that was lent to the connection.
@@ -56,12 +57,6 @@ impl MappedState {
     pub(super) fn slot(&self, window: u32) -> MutexGuard<'_, WindowSlot> {
         lock(&self.slots[window as usize])
     }
-}
-
-/// Nothing that is done under these locks can be left half done, so that a panic elsewhere does not
-/// matter.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A mapping of all windows. Leases keep it alive.

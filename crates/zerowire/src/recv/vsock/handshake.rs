@@ -16,9 +16,10 @@ use rustix::net::{
 
 use super::core::{MappedState, RegionFile};
 use super::error::{Error, system};
+use super::options::MappedOptions;
 use super::wait::poll_for;
 use zerowire_wire::mapped::{
-    DESCRIPTORS, MAGIC, MAX_REGIONS, MapReply, MapRequest, PAGE, REPLY_LEN, VERSION,
+    DESCRIPTORS, MAGIC, MAX_REGIONS, MapOp, MapReply, MapRequest, PAGE, REPLY_LEN, VERSION,
 };
 
 /// The daemon gives a guest 10 s to answer.
@@ -42,21 +43,32 @@ pub(super) fn socket(path: &Path, kind: SocketType) -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-/// Connects and sends the request.
-pub(super) fn ask(path: &Path, request: &MapRequest) -> Result<OwnedFd, Error> {
+/// Connects, sends a request, and waits for the answer, which grants it.
+pub(super) fn ask(
+    path: &Path,
+    op: MapOp,
+    port: u32,
+    options: &MappedOptions,
+) -> Result<(OwnedFd, MapAnswer), Error> {
+    let request = MapRequest { op, port, kind: options.kind.number(), options: options.map };
     request.options.check().map_err(|what| Error::InvalidOptions { what })?;
-    if request.port == u32::MAX {
+    if port == u32::MAX {
         return Err(Error::InvalidOptions {
             what: "port 4294967295 is VMADDR_PORT_ANY: name one".to_owned(),
         });
     }
     let socket = socket(path, SocketType::SEQPACKET)?;
     match rustix::net::send(&socket, &request.to_bytes(), SendFlags::NOSIGNAL) {
-        Ok(_) => Ok(socket),
         // The daemon may have closed it already; its reason is the answer that waits.
-        Err(Errno::PIPE | Errno::CONNRESET) => Ok(socket),
-        Err(errno) => Err(Error::System { call: "send (the request)", errno }),
+        Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+        Err(errno) => return Err(Error::System { call: "send (the request)", errno }),
     }
+    let answer = answer(&socket, path, port, Some(ANSWER_TIME))?.ok_or_else(|| no_answer(path))?;
+    Ok((socket, answer))
+}
+
+pub(super) fn no_answer(path: &Path) -> Error {
+    Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() }
 }
 
 /// An answer and its descriptors.
@@ -65,10 +77,11 @@ pub(super) struct MapAnswer {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// Waits for an answer; None if `timeout` passes without one.
+/// Waits for an answer, and turns a refusal into an error. None if `timeout` passes without one.
 pub(super) fn answer(
     socket: &OwnedFd,
     path: &Path,
+    port: u32,
     timeout: Option<Duration>,
 ) -> Result<Option<MapAnswer>, Error> {
     let mut bytes = [0; REPLY_LEN];
@@ -79,7 +92,7 @@ pub(super) fn answer(
     }
     let reply = MapReply::from_bytes(&bytes[..len])
         .map_err(|what| Error::BrokenHandshake { path: path.to_owned(), what })?;
-    Ok(Some(MapAnswer { reply, descriptors }))
+    Ok(Some(MapAnswer { reply: accepted(reply, path, port)?, descriptors }))
 }
 
 fn receive(
@@ -124,7 +137,7 @@ fn receive(
 }
 
 /// Turns a refusal into an error.
-pub(super) fn accepted(reply: MapReply, path: &Path, port: u32) -> Result<MapReply, Error> {
+fn accepted(reply: MapReply, path: &Path, port: u32) -> Result<MapReply, Error> {
     let path = path.to_owned();
     let what = reply.text;
     Err(match i32::from(reply.status) {
@@ -154,14 +167,11 @@ pub(super) fn parts(answer: MapAnswer, socket: &OwnedFd, path: &Path) -> Result<
     let due = DESCRIPTORS + usize::from(reply.regions);
     let came = descriptors.len();
     let mut fds = descriptors.into_iter();
-    let (Some(headers), Some(data), Some(ready), Some(released), Some(stream)) =
-        (fds.next(), fds.next(), fds.next(), fds.next(), fds.next())
+    let (true, Some(headers), Some(data), Some(ready), Some(released), Some(stream)) =
+        (came == due, fds.next(), fds.next(), fds.next(), fds.next(), fds.next())
     else {
         return Err(broken(format!("{came} descriptors, where {due} are due")));
     };
-    if came != due {
-        return Err(broken(format!("{came} descriptors, where {due} are due")));
-    }
     let options = reply.options;
     sealed(&headers, options.headers_len()).map_err(|e| broken(format!("the headers' file {e}")))?;
     sealed(&data, options.data_len()).map_err(|e| broken(format!("the data's file {e}")))?;
@@ -196,9 +206,7 @@ fn regions(files: Vec<OwnedFd>, socket: &OwnedFd, path: &Path) -> Result<Vec<Reg
     }
     let broken = |what: String| Error::BrokenHandshake { path: path.to_owned(), what };
     let mut table = [0; MAX_REGIONS * REGION_LEN];
-    let Some((len, _)) = receive(socket, path, &mut table, Some(ANSWER_TIME))? else {
-        return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
-    };
+    let (len, _) = receive(socket, path, &mut table, Some(ANSWER_TIME))?.ok_or_else(|| no_answer(path))?;
     if len != files.len() * REGION_LEN {
         return Err(broken(format!("a memory table of {len} bytes for {} regions", files.len())));
     }

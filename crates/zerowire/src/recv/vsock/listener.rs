@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::connection::MappedConnection;
 use super::error::Error;
-use super::handshake::{self, ANSWER_TIME};
+use super::handshake;
 use super::options::{MappedKind, MappedOptions};
-use zerowire_wire::mapped::{MapOp, MapRequest};
+use zerowire_wire::mapped::MapOp;
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the
 /// listening; connections stay.
@@ -27,13 +27,7 @@ impl MappedListener {
     /// [`Error::PortTaken`]; otherwise those of [`connect`](super::connect) about the daemon and
     /// the options.
     pub fn bind(path: &Path, port: u32, options: &MappedOptions) -> Result<Self, Error> {
-        let request =
-            MapRequest { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
-        let socket = handshake::ask(path, &request)?;
-        let Some(answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
-            return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
-        };
-        handshake::accepted(answer.reply, path, port)?;
+        let (socket, _) = handshake::ask(path, MapOp::Listen, port, options)?;
         Ok(Self { socket, path: path.to_owned(), port, kind: options.kind })
     }
 
@@ -63,8 +57,8 @@ impl MappedListener {
     /// # Errors
     /// As [`Self::accept`].
     pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<MappedConnection>, Error> {
-        let Some(mut answer) = handshake::answer(&self.socket, &self.path, timeout)? else { return Ok(None) };
-        answer.reply = handshake::accepted(answer.reply, &self.path, self.port)?;
+        let answer = handshake::answer(&self.socket, &self.path, self.port, timeout)?;
+        let Some(answer) = answer else { return Ok(None) };
         let parts = handshake::parts(answer, &self.socket, &self.path)?;
         MappedConnection::new(parts, &self.path, self.kind).map(Some)
     }

@@ -35,6 +35,27 @@
 //! a fault. The guest can write neither file. It can change payload that stays in guest memory
 //! (direct entries) at any time; this payload is given out as a [`VolatileSlice`].
 
+/// `Read` and `Write` of a type by those of its reference.
+macro_rules! by_reference {
+    ($type:ty) => {
+        impl std::io::Read for $type {
+            fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+                (&*self).read(to)
+            }
+        }
+
+        impl std::io::Write for $type {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                (&*self).write(bytes)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+    };
+}
+
 mod connection;
 mod copy;
 mod core;

@@ -23,6 +23,19 @@ impl MappedKind {
     }
 }
 
+/// The same options with another value of a field of [`MapOptions`].
+macro_rules! map_options {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+        $(
+            $(#[$doc])*
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.map.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
 /// Options of connections. The limits are those of [`MapOptions`]; they are checked when a
 /// connection is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,49 +61,25 @@ impl MappedOptions {
         self
     }
 
-    /// Windows in the ring, 2 to 64, default 4: the program can hold this many at once.
-    pub fn windows(mut self, windows: u32) -> Self {
-        self.map.windows = windows;
-        self
-    }
-
-    /// Header pages of a window, 1 to 16, default 1. One page describes 510 packets.
-    pub fn header_pages(mut self, pages: u32) -> Self {
-        self.map.header_pages = pages;
-        self
-    }
-
-    /// Data pages of a window, 1 to 4096, default 128 (512 KiB).
-    pub fn data_pages(mut self, pages: u32) -> Self {
-        self.map.data_pages = pages;
-        self
-    }
-
-    /// Small packets of a stream, and parts of one message, share pages. Default true; with false
-    /// each packet starts on a page of its own.
-    pub fn packed(mut self, packed: bool) -> Self {
-        self.map.packed = packed;
-        self
-    }
-
-    /// Bytes that make the daemon publish a window, as SO_RCVLOWAT does for sockets: 1 to those of
-    /// a window, default 1. At the end of the stream fewer are published too.
-    pub fn lowat(mut self, bytes: u32) -> Self {
-        self.map.lowat = bytes;
-        self
-    }
-
-    /// Bytes that the guest may send ahead; 0, the default: what the daemon gives (its `--buffer`).
-    pub fn credit(mut self, bytes: u32) -> Self {
-        self.map.credit = bytes;
-        self
-    }
-
-    /// Payload stays in the guest's memory where the daemon allows it (`--share-guest-memory`).
-    /// Default false.
-    pub fn direct(mut self, direct: bool) -> Self {
-        self.map.direct = direct;
-        self
+    map_options! {
+        /// Windows in the ring, 2 to 64, default 4: the program can hold this many at once.
+        windows: u32,
+        /// Header pages of a window, 1 to 16, default 1. One page describes 510 packets.
+        header_pages: u32,
+        /// Data pages of a window, 1 to 4096, default 128 (512 KiB).
+        data_pages: u32,
+        /// Small packets of a stream, and parts of one message, share pages. Default true; with
+        /// false each packet starts on a page of its own.
+        packed: bool,
+        /// Bytes that make the daemon publish a window, as SO_RCVLOWAT does for sockets: 1 to those
+        /// of a window, default 1. At the end of the stream fewer are published too.
+        lowat: u32,
+        /// Bytes that the guest may send ahead; 0, the default: what the daemon gives (its
+        /// `--buffer`).
+        credit: u32,
+        /// Payload stays in the guest's memory where the daemon allows it
+        /// (`--share-guest-memory`). Default false.
+        direct: bool,
     }
 
     /// As the handshake has them.

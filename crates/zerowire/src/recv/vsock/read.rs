@@ -5,9 +5,9 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use super::connection::{Dequeued, MappedConnection};
-use super::core::lock;
 use super::lease::WindowLease;
 use crate::ledger::CopyReason;
+use crate::lock::lock;
 use zerowire_sys::volatile::ByteRoom;
 
 /// A window that is read in pieces.
@@ -18,7 +18,8 @@ pub(super) struct Cursor {
     packet: usize,
     /// Bytes of it that were taken.
     taken: usize,
-    left: u64,
+    /// Bytes of all packets that were not.
+    pub(super) left: u64,
 }
 
 /// What one look at the windows gave.
@@ -30,10 +31,6 @@ struct ReadPiece {
 }
 
 impl Cursor {
-    pub(super) fn left(&self) -> u64 {
-        self.left
-    }
-
     /// Copies from one packet.
     fn piece(&mut self, to: &mut ByteRoom<'_>) -> Option<ReadPiece> {
         let packet = self.window.packet(self.packet)?;
@@ -153,11 +150,5 @@ impl MappedConnection {
 
     fn readable(&self) -> bool {
         lock(&self.state).cursor.is_some() || self.poll_value() != zerowire_wire::mapped::POLL_NOTHING
-    }
-}
-
-impl Read for MappedConnection {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(to)
     }
 }

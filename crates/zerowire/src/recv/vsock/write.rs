@@ -47,12 +47,4 @@ impl Write for &MappedConnection {
     }
 }
 
-impl Write for MappedConnection {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+by_reference!(MappedConnection);
