@@ -154,6 +154,19 @@ impl RecvError {
         move |cause| Self::System { call, cause }
     }
 
+    /// What came of a call of `io_uring_enter`.
+    pub(super) fn entered(result: io::Result<usize>) -> Result<(), Self> {
+        match result {
+            Ok(_) => Ok(()),
+            Err(cause) => match cause.raw_os_error() {
+                // Completions must be read first.
+                Some(libc::EBUSY | libc::EAGAIN) => Ok(()),
+                Some(libc::EEXIST) => Err(Self::WrongThread),
+                _ => Err(Self::System { call: "io_uring_enter", cause }),
+            },
+        }
+    }
+
     /// Whether there was no memory, descriptor or place for the moment.
     pub(super) fn is_want(&self) -> bool {
         matches!(self, Self::System { .. })

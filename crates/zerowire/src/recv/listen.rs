@@ -7,11 +7,14 @@
 //! used while there is a lot of room ([`MANY_ROOM`]), else connections are accepted one by one.
 //! What it takes beyond waits here, not in the backlog.
 
+use super::ListenerId;
 use super::core::SocketShape;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
+#[cfg(feature = "uring")]
+use zerowire_sys::uring::sqe::Entry;
 
 /// User data of accepts of back ends that use a ring: this bit, and the listener's index.
 pub(crate) const ACCEPT: u64 = 1 << 63;
@@ -19,33 +22,6 @@ pub(crate) const ACCEPT: u64 = 1 << 63;
 const MANY_ROOM: usize = 1024;
 /// How long to wait after accepting failed for lack of descriptors or memory.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// A listening socket of a receiver. Never given out twice by the same receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerId {
-    index: u32,
-    generation: u32,
-}
-
-impl std::fmt::Display for ListenerId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.index, self.generation)
-    }
-}
-
-impl From<ListenerId> for u64 {
-    fn from(id: ListenerId) -> Self {
-        u64::from(id.generation) << 32 | u64::from(id.index)
-    }
-}
-
-/// Back from the number that was made of it. A wrong number names no listener, and is refused where
-/// it is used.
-impl From<u64> for ListenerId {
-    fn from(number: u64) -> Self {
-        Self { index: number as u32, generation: (number >> 32) as u32 }
-    }
-}
 
 /// The request that the kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +59,19 @@ pub(crate) enum ListenStep {
     Cancel(u32),
 }
 
+#[cfg(feature = "uring")]
+impl ListenStep {
+    /// The ring's entry. `cancel` gives the user data of a cancellation, from that of the accept.
+    pub(crate) fn entry(self, cancel: impl FnOnce(u64) -> u64) -> Entry {
+        let (Self::Accept { index, .. } | Self::Cancel(index)) = self;
+        let accept = ACCEPT | u64::from(index);
+        match self {
+            Self::Accept { fd, many, .. } => Entry::accept(fd, many, accept),
+            Self::Cancel(_) => Entry::cancel(accept, cancel(accept)),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
@@ -112,7 +101,7 @@ impl Listeners {
     /// Takes a listening socket, at an index that is [vacant](Self::vacant).
     pub(super) fn put(&mut self, index: u32, socket: OwnedFd, kind: SocketShape) -> ListenerId {
         self.generation = self.generation.wrapping_add(1);
-        let id = ListenerId { index, generation: self.generation };
+        let id = ListenerId { place: index, generation: self.generation };
         let listener =
             RecvListener { id, socket, kind, asked: Asked::Nothing, cancelled: false, wanted: true };
         match self.all.get_mut(index as usize) {
@@ -124,7 +113,7 @@ impl Listeners {
 
     /// Where the listener is, if it is still here.
     pub(super) fn find(&self, id: ListenerId) -> Option<u32> {
-        self.get(id.index).filter(|l| l.id == id).map(|_| id.index)
+        self.get(id.place).filter(|l| l.id == id).map(|_| id.place)
     }
 
     pub(super) fn take(&mut self, index: u32) -> Option<OwnedFd> {
@@ -133,7 +122,7 @@ impl Listeners {
 
     /// The indices in use.
     pub(super) fn indices(&self) -> Vec<u32> {
-        self.all.iter().flatten().map(|l| l.id.index).collect()
+        self.all.iter().flatten().map(|l| l.id.place).collect()
     }
 
     fn get(&self, index: u32) -> Option<&RecvListener> {
@@ -223,38 +212,29 @@ impl Listeners {
                 MANY_ROOM.. => Asked::Many,
                 _ => Asked::One,
             };
-            let index = l.id.index;
+            let index = l.id.place;
             match l.asked {
                 Asked::Nothing if target != Asked::Nothing => {
                     (l.asked, l.cancelled) = (target, false);
                     Some(ListenStep::Accept { index, fd: l.socket.as_raw_fd(), many: target == Asked::Many })
                 }
-                Asked::One if target == Asked::Nothing && !l.cancelled => {
+                Asked::One if target != Asked::Nothing => None,
+                asked if asked == target || l.cancelled => None,
+                _ => {
                     l.cancelled = true;
                     Some(ListenStep::Cancel(index))
                 }
-                Asked::Many if target != Asked::Many && !l.cancelled => {
-                    l.cancelled = true;
-                    Some(ListenStep::Cancel(index))
-                }
-                _ => None,
             }
         })
     }
 
     /// The step could not be handed over.
     pub(crate) fn undo(&mut self, step: ListenStep) {
+        let (ListenStep::Accept { index, .. } | ListenStep::Cancel(index)) = step;
+        let Some(listener) = self.get_mut(index) else { return };
         match step {
-            ListenStep::Accept { index, .. } => {
-                if let Some(listener) = self.get_mut(index) {
-                    listener.asked = Asked::Nothing;
-                }
-            }
-            ListenStep::Cancel(index) => {
-                if let Some(listener) = self.get_mut(index) {
-                    listener.cancelled = false;
-                }
-            }
+            ListenStep::Accept { .. } => listener.asked = Asked::Nothing,
+            ListenStep::Cancel(_) => listener.cancelled = false,
         }
     }
 

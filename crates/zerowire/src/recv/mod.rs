@@ -18,6 +18,7 @@ mod core;
 mod error;
 mod events;
 mod holdings;
+mod id;
 mod lease;
 mod listen;
 #[cfg(feature = "uring")]
@@ -36,9 +37,9 @@ mod zcrx;
 pub use crate::socket_error::SocketError;
 pub use error::RecvError;
 pub use events::{Events, ZeroCopied};
+pub use id::{ConnectionId, ListenerId};
 pub use lease::Lease;
-pub use listen::ListenerId;
 pub use options::{RecvBackend, RecvOptions};
-pub use receiver::{Arrival, ConnectionId, Receiver, What};
+pub use receiver::{Arrival, Receiver, What};
 #[cfg(feature = "zcrx")]
 pub use zcrx::{Dmabuf, Flush, SharedArea, ZcrxOptions};

@@ -10,8 +10,8 @@ use super::listen::Listeners;
 use super::open;
 use super::pace::Messengers;
 #[cfg(feature = "zcrx")]
-use super::zcrx::Zcrx;
-use super::{Events, Lease, ListenerId, RecvError, RecvOptions, SocketError, ZeroCopied};
+use super::zcrx::{self, Zcrx};
+use super::{ConnectionId, Events, Lease, ListenerId, RecvError, RecvOptions, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -19,33 +19,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A connection of a receiver. Never given out twice by the same receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId {
-    pub(super) place: u32,
-    pub(super) generation: u32,
-}
-
-impl std::fmt::Display for ConnectionId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.place, self.generation)
-    }
-}
-
-impl From<ConnectionId> for u64 {
-    fn from(id: ConnectionId) -> Self {
-        u64::from(id.generation) << 32 | u64::from(id.place)
-    }
-}
-
-/// Back from the number that was made of it. A wrong number names no connection, and is refused
-/// where it is used.
-impl From<u64> for ConnectionId {
-    fn from(number: u64) -> Self {
-        Self { place: number as u32, generation: (number >> 32) as u32 }
-    }
-}
 
 /// What came of a connection.
 #[derive(Debug)]
@@ -430,12 +403,12 @@ impl Drop for Receiver {
 pub(super) fn new_core(options: &RecvOptions) -> Result<RecvState, RecvError> {
     let RecvOptions { buffer_bytes, buffers, pages, .. } = *options;
     check_cut(buffer_bytes, buffers)?;
-    let (slots, share) = open::slots(options)?.unwrap_or((buffers, options.share.unwrap_or(buffers / 4)));
-    let area = match open::device_memory(options)? {
-        Some(area) => area,
-        None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
-    };
-    core_on(area, buffer_bytes, slots, share)
+    #[cfg(feature = "zcrx")]
+    if let Some(core) = zcrx::new_core(options)? {
+        return Ok(core);
+    }
+    let area = Area::new(AreaOptions { buffer_bytes, buffers, pages })?;
+    core_on(area, buffer_bytes, buffers, options.share.unwrap_or(buffers / 4))
 }
 
 fn check_cut(buffer_bytes: usize, buffers: usize) -> Result<(), RecvError> {

@@ -55,7 +55,8 @@ pub(super) struct ReceiveMachine {
     /// Buffers to post, for now.
     pub(super) depth: usize,
     /// The fewest and the most.
-    depths: (usize, usize),
+    least_depth: usize,
+    pub(super) max_depth: usize,
     pub(super) bell_armed: bool,
     /// Requests in the kernel.
     pub(super) armed: usize,
@@ -85,7 +86,8 @@ impl ReceiveMachine {
             to_cancel: Vec::new(),
             posted: Posted::new(slots, max_depth.next_power_of_two()),
             depth,
-            depths: (depth, max_depth),
+            least_depth: depth,
+            max_depth,
             bell_armed: false,
             armed: 0,
             came: 0,
@@ -95,11 +97,6 @@ impl ReceiveMachine {
             peak: 0,
             turns: 0,
         }
-    }
-
-    /// Buffers that may be posted at most.
-    pub(super) fn max_depth(&self) -> usize {
-        self.depths.1
     }
 
     /// A turn begins. Buffers are used in the order of their posting, so if there are more than
@@ -114,7 +111,7 @@ impl ReceiveMachine {
             return;
         }
         if self.peak.saturating_mul(BUSY_BUFFERS) <= self.depth / 2 {
-            self.depth = (self.depth / 2).max(self.depths.0);
+            self.depth = (self.depth / 2).max(self.least_depth);
         }
         (self.peak, self.turns) = (0, 0);
     }
@@ -125,7 +122,7 @@ impl ReceiveMachine {
         self.starved += 1;
         if self.starved > 1 {
             let wanted = self.starved.saturating_mul(BUSY_BUFFERS).next_power_of_two();
-            self.depth = self.depth.max(wanted).min(self.depths.1);
+            self.depth = self.depth.max(wanted).min(self.max_depth);
         }
     }
 

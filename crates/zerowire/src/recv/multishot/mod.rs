@@ -17,8 +17,8 @@ pub(in crate::recv) mod testing;
 
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
-use super::listen::{ACCEPT, ListenStep};
 use super::{Arrival, RecvError, RecvOptions};
+use crate::memlock::locked_limit;
 use io_uring::{opcode, squeue, types};
 use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, ReceiveMachine};
 use std::io;
@@ -26,6 +26,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 use zerowire_sys::uring::buffer_ring::BufferRing;
 use zerowire_sys::uring::ring::{Cqe, SendRing, Threads};
+use zerowire_sys::uring::sqe::Entry;
 
 /// Entries handed over a system call, at most.
 const SUBMISSIONS: u32 = 256;
@@ -75,7 +76,7 @@ impl Multishot {
         let depth = (HOT_BYTES / core.buffer_bytes).max(2);
         let machine = ReceiveMachine::new(slots, depth, options.depth.unwrap_or(slots / 4));
         let buffers =
-            BufferRing::new(&ring, machine.max_depth(), GROUP).map_err(|e| match e.raw_os_error() {
+            BufferRing::new(&ring, machine.max_depth, GROUP).map_err(|e| match e.raw_os_error() {
                 Some(libc::EINVAL) => RecvError::TooOld { what: "ring of buffers", since: "Linux 5.19" },
                 _ => refused(e, completions),
             })?;
@@ -87,7 +88,7 @@ impl Multishot {
     /// Posts buffers up to the depth.
     fn post(&mut self, core: &mut RecvState) {
         let mut any = false;
-        while self.machine.posted.count() < self.machine.depth
+        while self.machine.posted.count < self.machine.depth
             && let Some(slot) = core.holdings.take()
         {
             let (at, len) = (core.buffer(slot), core.buffer_bytes as u32);
@@ -113,28 +114,12 @@ impl Multishot {
     /// Starts and ends accepts.
     fn submit_accepts(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         while let Some(step) = core.listeners.step() {
-            let entry = match step {
-                ListenStep::Accept { index, fd, many } => {
-                    let (fd, user_data) = (types::Fd(fd), ACCEPT | u64::from(index));
-                    match many {
-                        true => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
-                        false => {
-                            let none = std::ptr::null_mut();
-                            opcode::Accept::new(fd, none, none.cast()).flags(libc::SOCK_CLOEXEC).build()
-                        }
-                    }
-                    .user_data(user_data)
-                }
-                ListenStep::Cancel(index) => {
-                    let accept = ACCEPT | u64::from(index);
-                    opcode::AsyncCancel::new(accept).build().user_data(CANCEL | accept)
-                }
-            };
-            if self.push(&entry) {
+            let entry = step.entry(|accept| CANCEL | accept);
+            if self.ring.push_bare(entry) {
                 continue;
             }
             let result = self.enter(core, 0, None);
-            if result.is_err() || !self.push(&entry) {
+            if result.is_err() || !self.ring.push_bare(entry) {
                 core.listeners.undo(step);
                 return result;
             }
@@ -146,7 +131,7 @@ impl Multishot {
     fn submit(&mut self, core: &mut RecvState) -> bool {
         // Where buffers are scarce, no more are started than may find one: a request that finds
         // none is lost work. Each busy connection takes several.
-        let posted = self.machine.posted.count();
+        let posted = self.machine.posted.count;
         let most = match std::mem::take(&mut self.machine.starved) {
             1.. => posted.div_ceil(BUSY_BUFFERS),
             0 if core.holdings.free() == 0 && posted < self.machine.depth => posted,
@@ -180,8 +165,7 @@ impl Multishot {
             return true;
         }
         request.cancelled = true;
-        let entry = opcode::AsyncCancel::new(user_data).build().user_data(CANCEL | u64::from(place));
-        let is_pushed = self.push(&entry);
+        let is_pushed = self.ring.push_bare(Entry::cancel(user_data, CANCEL | u64::from(place)));
         if !is_pushed && let Some(request) = self.machine.requests.get_mut(place as usize) {
             request.cancelled = false;
         }
@@ -208,9 +192,8 @@ impl Multishot {
     /// Arms the bell; false when the batch is full.
     fn arm_bell(&mut self, core: &RecvState) -> bool {
         if !self.machine.bell_armed {
-            let fd = types::Fd(core.pool.bell().as_raw_fd());
-            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(BELL);
-            self.machine.bell_armed = self.push(&entry);
+            let entry = Entry::readable(core.pool.bell().as_raw_fd(), BELL);
+            self.machine.bell_armed = self.ring.push_bare(entry);
         }
         self.machine.bell_armed
     }
@@ -223,15 +206,14 @@ impl Multishot {
     ) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
-        let result = self.ring.enter(want, timeout);
-        entered(result)
+        RecvError::entered(self.ring.enter(want, timeout))
     }
 
     fn enter_gathering(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
         core.events.gathered += 1;
-        entered(self.ring.enter_gathering(GATHER, self.gather, timeout))
+        RecvError::entered(self.ring.enter_gathering(GATHER, self.gather, timeout))
     }
 
     /// Reads the completions that are in the queue.
@@ -322,7 +304,7 @@ impl Engine for Multishot {
         }
         self.submit_accepts(core)?;
         let has_started = self.submit(core);
-        let posted = self.machine.posted.count();
+        let posted = self.machine.posted.count;
         let starves = posted == 0 && !self.machine.waiting.is_empty();
         let may_wait = self.machine.waiting.is_empty() || starves;
         let want = usize::from(may_wait && timeout.is_none_or(|t| !t.is_zero()));
@@ -351,24 +333,12 @@ impl Drop for Multishot {
     /// Ends all requests, so that the sockets are closed when their descriptors are, and not some
     /// time later.
     fn drop(&mut self) {
-        let all = types::CancelBuilder::any();
-        let entry = opcode::AsyncCancel2::new(all).build().user_data(CANCEL_ALL);
-        if !self.push(&entry) {
+        let entry = Entry::cancel_all(CANCEL_ALL);
+        if !self.ring.push_bare(entry) {
             let _ = self.ring.enter(0, None);
-            let _ = self.push(&entry);
+            let _ = self.ring.push_bare(entry);
         }
         let _ = self.ring.enter(0, None);
-    }
-}
-
-/// What came of a call.
-fn entered(result: io::Result<usize>) -> Result<(), RecvError> {
-    match result {
-        Ok(_) => Ok(()),
-        // Completions must be read first.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => Ok(()),
-        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
-        Err(cause) => Err(RecvError::System { call: "io_uring_enter", cause }),
     }
 }
 
@@ -385,10 +355,4 @@ fn refused(e: io::Error, completions: u32) -> RecvError {
         return RecvError::Memlock { completions, limit: locked_limit() };
     }
     RecvError::Uring(zerowire_sys::uring::refusal(e))
-}
-
-/// RLIMIT_MEMLOCK, for people.
-fn locked_limit() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.map_or("unlimited".to_owned(), |n| n.to_string())
 }

@@ -10,18 +10,14 @@ pub(super) struct Posted {
     slots: Box<[u16]>,
     /// The position of each slot.
     positions: Box<[u16]>,
-    count: usize,
+    /// Buffers in the ring that no completion has named.
+    pub(super) count: usize,
 }
 
 impl Posted {
     /// For `slots` buffers and a ring of `entries`, a power of two.
     pub(super) fn new(slots: usize, entries: usize) -> Self {
         Self { slots: vec![0; entries.max(1)].into(), positions: vec![0; slots].into(), count: 0 }
-    }
-
-    /// Buffers in the ring that no completion has named.
-    pub(super) fn count(&self) -> usize {
-        self.count
     }
 
     /// The slot at `position`, which may run on beyond the ring.

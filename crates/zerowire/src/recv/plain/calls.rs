@@ -14,12 +14,6 @@ pub(super) const PIECES: usize = 8;
 /// Connections that are accepted from one socket at a time.
 const ACCEPTS: usize = 64;
 
-/// Bytes that may still be taken from the connection at `place`.
-pub(super) fn limit_of(core: &RecvState, place: u32) -> usize {
-    let limit = core.connections.get(place as usize).and_then(|c| c.limit);
-    limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX))
-}
-
 /// Accepts what waits at the listening socket `index`.
 pub(super) fn accept(core: &mut RecvState, index: u32) {
     for _ in 0..ACCEPTS {

@@ -14,7 +14,7 @@ use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
 use super::{Arrival, RecvError, RecvOptions};
-use calls::{PIECES, accept, limit_of, receive, set_blocking};
+use calls::{PIECES, accept, receive, set_blocking};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -253,7 +253,7 @@ impl Plain {
     fn receive(&mut self, core: &mut RecvState, out: &mut Vec<Arrival>, place: u32) -> bool {
         let connection = core.connections.get(place as usize);
         let Some(connection) = connection.filter(|c| c.socket.is_some()) else { return false };
-        let limit = limit_of(core, place);
+        let limit = connection.limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
         let buffer_bytes = core.buffer_bytes;
         let most_pieces = (HOT_BYTES / buffer_bytes).clamp(1, PIECES);
         let is_message = connection.kind != SocketShape::Stream;

@@ -11,10 +11,11 @@
 //! noted the kernel's answer. Areas can't be taken away again, so tokens stay as they are.
 
 use crate::area::Area;
+use crate::lock::lock;
 use crate::recv::lease::MOST_ADDED;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use zerowire_sys::uring::zcrx::AREA_SHIFT;
 
 /// How an area is cut.
@@ -43,15 +44,13 @@ impl AreaCut {
 pub(super) struct Areas {
     first: AreaCut,
     list: Mutex<Vec<(Area, AreaCut)>>,
-    count: AtomicUsize,
     buffers: AtomicUsize,
 }
 
 impl Areas {
     /// One area.
     pub(super) fn new(area: Area, cut: AreaCut) -> Self {
-        let (count, buffers) = (AtomicUsize::new(1), AtomicUsize::new(cut.buffers()));
-        Self { first: cut, list: Mutex::new(vec![(area, cut)]), count, buffers }
+        Self { first: cut, list: Mutex::new(vec![(area, cut)]), buffers: AtomicUsize::new(cut.buffers()) }
     }
 
     /// Bytes of a buffer.
@@ -61,7 +60,7 @@ impl Areas {
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        lock(&self.list).len()
     }
 
     /// Buffers of all of them.
@@ -82,7 +81,7 @@ impl Areas {
         area_bytes: usize,
         register: impl FnOnce() -> io::Result<u64>,
     ) -> Option<io::Result<AreaCut>> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = lock(&self.list);
         if list.len() > MOST_ADDED {
             return None;
         }
@@ -95,14 +94,13 @@ impl Areas {
         }
         let cut = AreaCut { area_bytes, token, ..self.first };
         list.push((area, cut));
-        self.count.store(list.len(), Ordering::Relaxed);
         self.buffers.fetch_add(cut.buffers(), Ordering::Relaxed);
         Some(Ok(cut))
     }
 
     /// Those behind the first `known`; waits for one that is being added.
     pub(super) fn after(&self, known: usize) -> Vec<(Area, AreaCut)> {
-        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = lock(&self.list);
         list.get(known..).unwrap_or_default().to_vec()
     }
 }

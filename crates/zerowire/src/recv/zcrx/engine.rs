@@ -1,6 +1,6 @@
 //! What the receiver asks of zero-copy receive.
 
-use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, failed, state};
+use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, state};
 use crate::area::AreaOptions;
 use crate::recv::backend::Engine;
 use crate::recv::core::RecvState;
@@ -18,7 +18,7 @@ impl Zcrx {
             while let Some(cqe) = self.ring.pop() {
                 self.state.discard(cqe);
             }
-            if self.state.armed() == 0
+            if self.state.armed == 0
                 && !self.state.bell_armed
                 && self.ring.held() == 0
                 && !self.ring.has_overflowed()
@@ -51,7 +51,7 @@ impl Engine for Zcrx {
             }
         };
         let (buffers, bytes, room) =
-            (self.shared.buffers(), self.shared.areas.buffer_bytes(), self.ring.completions());
+            (self.shared.areas.buffers(), self.shared.areas.buffer_bytes(), self.ring.completions());
         let areas = match self.shared.areas.count() {
             1 => String::new(),
             count => format!(" in {count} areas"),
@@ -82,7 +82,7 @@ impl Engine for Zcrx {
             tries += 1;
             if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
                 let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
-                result = Err(failed("stopping a receive")(std::io::Error::other(why)));
+                result = Err(RecvError::system("stopping a receive")(std::io::Error::other(why)));
             }
         }
         self.state.unwant(place);
@@ -107,7 +107,7 @@ impl Engine for Zcrx {
             tries += 1;
             if result.is_ok() && core.listeners.is_asked(index) && (is_blocked || tries == CANCEL_TRIES) {
                 let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
-                result = Err(failed("stopping an accept")(std::io::Error::other(why)));
+                result = Err(RecvError::system("stopping an accept")(std::io::Error::other(why)));
             }
         }
         core.backlog = backlog;
@@ -132,7 +132,7 @@ impl Engine for Zcrx {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 Err(RecvError::TooOld { what: "area that several rings use", since: "Linux 7.0" })
             }
-            Err(e) => Err(failed("io_uring_register(ZCRX_CTRL_EXPORT)")(e)),
+            Err(e) => Err(RecvError::system("io_uring_register(ZCRX_CTRL_EXPORT)")(e)),
         }
     }
 
@@ -162,7 +162,7 @@ impl Engine for Zcrx {
             && let Some(dmabuf) = &self.dmabuf
         {
             core.called();
-            dmabuf.begin_read().map_err(failed("ioctl(DMA_BUF_IOCTL_SYNC)"))?;
+            dmabuf.begin_read().map_err(RecvError::system("ioctl(DMA_BUF_IOCTL_SYNC)"))?;
         }
         Ok(())
     }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// leases, and this value with its clones. Another process can't take part: it doesn't have the
 /// memory.
 #[derive(Clone, Debug)]
-pub struct SharedArea(Arc<Export>);
+pub struct SharedArea(pub(super) Arc<Export>);
 
 #[derive(Debug)]
-struct Export {
-    shared: Arc<SharedIfq>,
-    fd: OwnedFd,
+pub(super) struct Export {
+    pub(super) shared: Arc<SharedIfq>,
+    pub(super) fd: OwnedFd,
 }
 
 impl SharedArea {
@@ -38,15 +38,7 @@ impl SharedArea {
 
     /// Buffers of the area, as the kernel cuts it, with those of areas that were added.
     pub fn buffers(&self) -> usize {
-        self.0.shared.buffers()
-    }
-
-    pub(super) fn shared(&self) -> &Arc<SharedIfq> {
-        &self.0.shared
-    }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.0.fd
+        self.0.shared.areas.buffers()
     }
 
     /// What a receiver on it needs.

@@ -40,10 +40,9 @@ pub use options::{Flush, ZcrxOptions};
 
 use super::core::RecvState;
 use super::lease::Pool;
-use super::listen::{ACCEPT, ListenStep};
 use super::{Arrival, RecvError};
 use areas::Share;
-pub(super) use open::{LeasePlan, device_memory};
+pub(super) use open::new_core;
 use refill::is_low;
 use shared::{Leftover, SharedIfq};
 use state::ZcrxState;
@@ -91,7 +90,7 @@ impl Zcrx {
     /// Buffers that the kernel has, if nobody else has any.
     fn free(&self, core: &RecvState, untaken: u32) -> usize {
         let lent = core.holdings.slots() - core.holdings.free();
-        self.shared.buffers().saturating_sub(lent + untaken as usize + self.state.waiting.len())
+        self.shared.areas.buffers().saturating_sub(lent + untaken as usize + self.state.waiting.len())
     }
 
     /// Gives back what came back, and starts connections again that waited for that.
@@ -105,7 +104,7 @@ impl Zcrx {
             match self.zcrx.flush() {
                 Ok(()) => self.publish(),
                 Err(e) if self.has_device() && e.raw_os_error() == Some(libc::EINVAL) => self.no_flush = true,
-                Err(e) => return Err(failed("io_uring_register(ZCRX_CTRL_FLUSH_RQ)")(e)),
+                Err(e) => return Err(RecvError::system("io_uring_register(ZCRX_CTRL_FLUSH_RQ)")(e)),
             }
         }
         if starved {
@@ -161,14 +160,14 @@ impl Zcrx {
     fn arm(&mut self, core: &mut RecvState, event: Event) -> Result<(), RecvError> {
         if std::mem::take(&mut self.state.fired[event as usize]) {
             core.called();
-            self.zcrx.arm(event).map_err(failed("io_uring_register(ZCRX_CTRL_ARM_EVENT)"))?;
+            self.zcrx.arm(event).map_err(RecvError::system("io_uring_register(ZCRX_CTRL_ARM_EVENT)"))?;
         }
         Ok(())
     }
 
     /// Puts entries into the batch: cancellations first, since they make room.
     fn queue_entries(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
-        while let Some(place) = self.state.next_cancel() {
+        while let Some(place) = self.state.to_cancel.pop_front() {
             self.push(core, Entry::cancel(state::recv_data(place), state::cancel_data(place)))?;
         }
         while let Some((place, bound)) = self.state.next_arm(core) {
@@ -190,11 +189,7 @@ impl Zcrx {
     /// Starts and ends accepts.
     fn queue_accepts(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         while let Some(step) = core.listeners.step() {
-            let entry = match step {
-                ListenStep::Accept { index, fd, many } => Entry::accept(fd, many, ACCEPT | u64::from(index)),
-                ListenStep::Cancel(index) => Entry::cancel(ACCEPT | u64::from(index), state::CANCEL_ALL),
-            };
-            if let Err(e) = self.push(core, entry) {
+            if let Err(e) = self.push(core, step.entry(|_| state::CANCEL_ALL)) {
                 core.listeners.undo(step);
                 return Err(e);
             }
@@ -210,21 +205,14 @@ impl Zcrx {
         if self.ring.push(entry) {
             return Ok(());
         }
-        Err(failed("io_uring_enter")(std::io::Error::other("the kernel takes no more entries")))
+        Err(RecvError::system("io_uring_enter")(std::io::Error::other("the kernel takes no more entries")))
     }
 
     fn enter(&mut self, core: &mut RecvState, want: u32, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.called();
         let result = self.ring.enter(want, timeout);
         core.events.overflows += u64::from(self.ring.has_overflowed());
-        match result {
-            Err(e) => match e.raw_os_error() {
-                Some(libc::EBUSY | libc::EAGAIN) => Ok(()),
-                Some(libc::EEXIST) => Err(RecvError::WrongThread),
-                _ => Err(failed("io_uring_enter")(e)),
-            },
-            Ok(()) => Ok(()),
-        }
+        RecvError::entered(result.map(|()| 0))
     }
 
     /// Takes the completions that are there.
@@ -241,7 +229,7 @@ impl Zcrx {
         let pool = Arc::clone(&self.pool);
         let (starved, blocked) = (self.state.is_starved(), self.state.is_blocked());
         let lent = core.holdings.slots() - core.holdings.free();
-        let is_low = is_low(lent, self.shared.buffers(), self.shared.is_exported());
+        let is_low = is_low(lent, self.shared.areas.buffers(), self.shared.is_exported());
         let sleeps = core.paused > 0 || starved || blocked || is_low;
         // Before the receiver counts as asleep: what rings after this must be heard.
         if std::mem::take(&mut self.state.rung) {
@@ -279,8 +267,4 @@ impl Zcrx {
         let want = u32::from(timeout != Some(Duration::ZERO));
         self.enter(core, want, timeout)
     }
-}
-
-fn failed(call: &'static str) -> impl FnOnce(std::io::Error) -> RecvError {
-    RecvError::system(call)
 }

@@ -9,6 +9,7 @@ use super::state::{self, ZcrxState};
 use super::{SUBMISSIONS, SharedArea, Zcrx};
 use crate::area::{Area, AreaOptions};
 use crate::recv::core::RecvState;
+use crate::recv::receiver::core_on;
 use crate::recv::{RecvBackend, RecvError, RecvOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -31,11 +32,11 @@ const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many leases the area gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::recv) struct LeasePlan {
+pub(super) struct LeasePlan {
     /// Leases at a time.
-    pub(in crate::recv) slots: usize,
+    pub(super) slots: usize,
     /// Leases that pause a connection.
-    pub(in crate::recv) share: usize,
+    pub(super) share: usize,
     /// Bytes of a buffer of the kernel.
     chunk: usize,
     /// Bytes of the area that are registered.
@@ -45,7 +46,7 @@ pub(in crate::recv) struct LeasePlan {
 impl LeasePlan {
     /// For these options, which are in range; `None` for other back ends, which have no use for a
     /// DMA buffer.
-    pub(in crate::recv) fn of(options: &RecvOptions) -> Result<Option<Self>, RecvError> {
+    pub(super) fn of(options: &RecvOptions) -> Result<Option<Self>, RecvError> {
         let has_device = match options.backend {
             RecvBackend::Queue { .. } => true,
             RecvBackend::NoDevice => false,
@@ -83,7 +84,7 @@ impl LeasePlan {
     pub(super) fn part(shared: &SharedIfq, options: &RecvOptions) -> Self {
         let bytes = options.buffers.saturating_mul(options.buffer_bytes);
         let buffers = bytes / shared.areas.buffer_bytes().max(1) as usize;
-        Self::leases(buffers.clamp(1, shared.buffers().max(1)), shared.queue.is_some(), options)
+        Self::leases(buffers.clamp(1, shared.areas.buffers().max(1)), shared.queue.is_some(), options)
     }
 
     fn leases(buffers: usize, has_device: bool, options: &RecvOptions) -> Self {
@@ -93,12 +94,15 @@ impl LeasePlan {
     }
 }
 
-/// Memory for the area where it isn't ordinary memory.
-pub(in crate::recv) fn device_memory(options: &RecvOptions) -> Result<Option<Area>, RecvError> {
-    match (&options.backend, &options.zcrx.dmabuf) {
-        (RecvBackend::Queue { .. }, Some(dmabuf)) => dmabuf.area().map(Some),
-        _ => Ok(None),
-    }
+/// The memory, and the book of its leases; `None` for other back ends. The options are in range.
+pub(in crate::recv) fn new_core(options: &RecvOptions) -> Result<Option<RecvState>, RecvError> {
+    let Some(plan) = LeasePlan::of(options)? else { return Ok(None) };
+    let RecvOptions { buffer_bytes, buffers, pages, .. } = *options;
+    let area = match &options.zcrx.dmabuf {
+        Some(dmabuf) => dmabuf.area()?,
+        None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
+    };
+    core_on(area, buffer_bytes, plan.slots, plan.share).map(Some)
 }
 
 impl Zcrx {
@@ -147,9 +151,9 @@ impl Zcrx {
         let ring = make_ring(options)?;
         // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of
         // what completions of this ring named, read it.
-        let zcrx = unsafe { Registered::import(&ring, area.fd().as_fd(), area.shared().region()) };
+        let zcrx = unsafe { Registered::import(&ring, area.0.fd.as_fd(), &area.0.shared.region) };
         let zcrx = zcrx.map_err(import_refused)?;
-        Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
+        Ok(Self::on(core, options, ring, zcrx, Arc::clone(&area.0.shared)))
     }
 
     /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).

@@ -1,5 +1,6 @@
 //! What a refusal of the ring or of the registration means, and what to do.
 
+use crate::memlock::locked_limit;
 use crate::recv::{RecvError, RecvOptions};
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
@@ -19,11 +20,6 @@ pub(super) fn refused(e: io::Error, options: &RecvOptions, kind: Completions) ->
     }
 }
 
-fn locked_limit() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string())
-}
-
 /// Why the registration failed, and what to do.
 pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &ZcrxRequest) -> RecvError {
     let Some(errno) = e.raw_os_error() else { return RecvError::system("io_uring_register(ZCRX_IFQ)")(e) };
@@ -37,21 +33,22 @@ pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &Z
     registration.refill_entries = request.entries;
     registration.buffer_bytes = (request.buffer_bytes != 0).then_some(request.buffer_bytes);
     registration.has_recv_zc = has_recv_zc();
-    let able = abilities();
+    // A kernel that doesn't tell is older than the question.
+    let (features, registrations) = abilities().map_or((0, 0), |a| (a.features, a.registrations));
+    let refused =
+        format!("queue {number} of {} can't be registered for zero-copy receive", name.unwrap_or("IF"));
     let message = match (errno, registration.buffer_bytes) {
-        (libc::EINVAL, Some(bytes)) if has_no(able.map(|a| a.features), FEATURE_RX_PAGE_SIZE) => format!(
-            "queue {number} of {} can't be registered for zero-copy receive: this kernel has no rx_buf_len, {bytes} bytes were \
-             asked for; boot Linux 7.0 or newer, or ask for the default length",
-            name.unwrap_or("IF")
+        (libc::EINVAL, Some(bytes)) if features & FEATURE_RX_PAGE_SIZE == 0 => format!(
+            "{refused}: this kernel has no rx_buf_len, {bytes} bytes were asked for; boot Linux 7.0 or newer, or ask for \
+             the default length"
         ),
         (libc::EINVAL, None) if request.dmabuf.is_some() => format!(
-            "queue {number} of {} can't be registered for zero-copy receive: the DMA buffer is not {} bytes long on this \
-             device, or the kernel takes none (Linux 6.16 is the first that does), or {}",
-            name.unwrap_or("IF"),
+            "{refused}: the DMA buffer is not {} bytes long on this device, or the kernel takes none (Linux 6.16 is the \
+             first that does), or {}",
             request.area_bytes,
             explain(errno, &registration)
         ),
-        (libc::EINVAL, None) if queue.is_none() && has(able.map(|a| a.registrations), REG_NODEV) => format!(
+        (libc::EINVAL, None) if queue.is_none() && registrations & u64::from(REG_NODEV) != 0 => format!(
             "zero-copy receive without a device can't be registered, though this kernel can: it refuses the area ({} bytes) or \
              the refill ring ({} entries)",
             request.area_bytes, request.entries
@@ -61,9 +58,8 @@ pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &Z
              (rx_buf_len), ask for the default length"
         ),
         (libc::ERANGE, Some(bytes)) => format!(
-            "queue {number} of {} can't be registered for zero-copy receive: the area's memory is not contiguous in pieces \
-             of {bytes} bytes; take huge pages, or the default rx_buf_len",
-            name.unwrap_or("IF")
+            "{refused}: the area's memory is not contiguous in pieces of {bytes} bytes; take huge pages, or the default \
+             rx_buf_len"
         ),
         _ => explain(errno, &registration),
     };
@@ -98,21 +94,24 @@ pub(super) const ABSENT: i32 = libc::EOPNOTSUPP;
 
 /// Why an area of `bytes` could not be added, and what to do.
 pub(super) fn not_added(e: &io::Error, bytes: usize) -> RecvError {
-    let why = match e.raw_os_error() {
-        Some(ABSENT) => "this kernel takes one area for one registration; boot Linux 7.3 or newer, or make another receiver, \
-                         which has an area of its own"
-            .to_owned(),
-        Some(libc::EINVAL) => "the first area is a DMA buffer, or there are 1024 areas, the most that the kernel takes".to_owned(),
-        Some(libc::ERANGE) => {
-            "its memory is not contiguous in pieces of rx_buf_len bytes; take huge pages, as for the first area".to_owned()
+    let why: &str = match e.raw_os_error() {
+        Some(ABSENT) => {
+            "this kernel takes one area for one registration; boot Linux 7.3 or newer, or make another receiver, \
+             which has an area of its own"
         }
-        Some(libc::EFAULT) => "the interface has gone; make a new receiver".to_owned(),
-        Some(libc::ENOMEM) => format!(
+        Some(libc::EINVAL) => {
+            "the first area is a DMA buffer, or there are 1024 areas, the most that the kernel takes"
+        }
+        Some(libc::ERANGE) => {
+            "its memory is not contiguous in pieces of rx_buf_len bytes; take huge pages, as for the first area"
+        }
+        Some(libc::EFAULT) => "the interface has gone; make a new receiver",
+        Some(libc::ENOMEM) => &format!(
             "no memory, or it goes beyond RLIMIT_MEMLOCK, which is {} and counts all that this user has locked: raise it \
              (ulimit -l, or CAP_IPC_LOCK)",
             locked_limit()
         ),
-        _ => format!("the kernel answers: {e}"),
+        _ => &format!("the kernel answers: {e}"),
     };
     let message = format!(
         "an area of {bytes} bytes can't be added to this receiver: {why} (this is Linux {})",
@@ -127,16 +126,6 @@ fn has_recv_zc() -> bool {
     let Ok(ring) = IoUring::new(2) else { return true };
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).is_err() || probe.is_supported(opcode::RecvZc::CODE)
-}
-
-/// Whether the kernel has a bit; false where it doesn't tell.
-fn has(word: Option<impl Into<u64>>, bit: u32) -> bool {
-    word.is_some_and(|w| w.into() & u64::from(bit) != 0)
-}
-
-/// Whether it lacks it, which a kernel that doesn't tell does: it is older than the question.
-fn has_no(word: Option<impl Into<u64>>, bit: u32) -> bool {
-    !has(word, bit)
 }
 
 #[cfg(test)]

@@ -13,11 +13,12 @@
 
 use super::areas::Areas;
 use super::refill::RefillRing;
+use crate::lock::lock;
 use crate::recv::ZeroCopied;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use zerowire_sys::uring::zcrx::{CopyStats, Rqe, ZcrxRegion};
 
 /// See the module.
@@ -28,8 +29,9 @@ pub(super) struct SharedIfq {
     pub(super) queue: Option<(String, u32)>,
     /// See [`ZcrxState`](super::state::ZcrxState).
     pub(super) owed: Option<Arc<AtomicI64>>,
-    region: Arc<ZcrxRegion>,
-    /// The writing end of the refill ring.
+    /// The refill ring and the statistics.
+    pub(super) region: Arc<ZcrxRegion>,
+    /// The writing end of the refill ring. Entries are written before the tail moves.
     ring: Mutex<RefillRing>,
     /// What receivers left behind that are gone.
     late: Mutex<Vec<Rqe>>,
@@ -58,11 +60,6 @@ impl SharedIfq {
         }
     }
 
-    /// Buffers of all areas.
-    pub(super) fn buffers(&self) -> usize {
-        self.areas.buffers()
-    }
-
     /// How far the count of what a NIC placed is known: without a device nobody but the kernel
     /// placed any.
     pub(super) fn zero_copied(&self) -> ZeroCopied {
@@ -71,11 +68,6 @@ impl SharedIfq {
             (Some(_), true) => ZeroCopied::AtMost,
             (Some(_), false) => ZeroCopied::Unknown,
         }
-    }
-
-    /// The refill ring and the statistics.
-    pub(super) fn region(&self) -> &Arc<ZcrxRegion> {
-        &self.region
     }
 
     /// From now on other receivers may have pieces of the areas.
@@ -129,11 +121,6 @@ impl SharedIfq {
         };
         CopyStats { count: since(&self.seen_count, now.count), bytes: since(&self.seen_bytes, now.bytes) }
     }
-}
-
-/// A thread that died with the lock left a valid book: entries are written before the tail moves.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a receiver leaves in its pool: dropped with the last lease.

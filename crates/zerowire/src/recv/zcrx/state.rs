@@ -74,9 +74,9 @@ struct AreaPiece {
 pub(super) struct ZcrxState {
     requests: Vec<ZcrxOp>,
     /// Requests in the kernel.
-    armed: usize,
+    pub(super) armed: usize,
     to_arm: VecDeque<u32>,
-    to_cancel: VecDeque<u32>,
+    pub(super) to_cancel: VecDeque<u32>,
     /// Connections that found no buffer.
     starved: VecDeque<u32>,
     /// What is lent, by slot.
@@ -190,11 +190,6 @@ impl ZcrxState {
         self.requests.get(place as usize).is_some_and(|r| r.armed)
     }
 
-    /// Requests in the kernel.
-    pub(super) fn armed(&self) -> usize {
-        self.armed
-    }
-
     /// Whether connections wait for buffers.
     pub(super) fn is_starved(&self) -> bool {
         !self.starved.is_empty()
@@ -208,11 +203,6 @@ impl ZcrxState {
     /// Buffers are back: connections that found none try again.
     pub(super) fn feed(&mut self) {
         self.to_arm.append(&mut self.starved);
-    }
-
-    /// The next connection to cancel.
-    pub(super) fn next_cancel(&mut self) -> Option<u32> {
-        self.to_cancel.pop_front()
     }
 
     /// The next connection to receive on, and how many bytes at most (0: any number). The limit and

@@ -28,7 +28,7 @@ impl Cycle {
     /// Takes a completion that fills up to `count` of the posted buffers.
     pub(in crate::recv) fn lend(&mut self, count: usize, out: &mut Vec<Arrival>) {
         let Self { core, engine: Multishot { machine, buffers, .. }, next } = self;
-        let (bytes, count) = (core.buffer_bytes, count.min(machine.posted.count()));
+        let (bytes, count) = (core.buffer_bytes, count.min(machine.posted.count));
         let first = machine.posted.slot_at(*next);
         // The slots were taken when their buffers were posted, and no socket is in this ring:
         // nobody writes.

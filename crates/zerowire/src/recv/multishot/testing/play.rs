@@ -84,7 +84,7 @@ impl Play {
     fn post(&mut self) {
         self.machine.turn();
         assert!((2..=SLOTS).contains(&self.machine.depth));
-        while self.machine.posted.count() < self.machine.depth
+        while self.machine.posted.count < self.machine.depth
             && let Some(slot) = self.core.holdings.take()
         {
             let position = self.position % SLOTS as u16;
@@ -185,7 +185,7 @@ impl Play {
         assert!(lent >= self.held.len());
         let taken = SLOTS - lent - self.core.holdings.free();
         if self.is_sound {
-            assert_eq!(taken, self.machine.posted.count(), "a buffer is lost");
+            assert_eq!(taken, self.machine.posted.count, "a buffer is lost");
             assert_eq!(taken, self.ring.len(), "the machine and the kernel don't agree");
             let armed = self.machine.requests.iter().filter(|r| r.armed).count();
             assert_eq!(armed, self.machine.armed);

@@ -53,7 +53,7 @@ fn what_two_threads_give_back_arrives_once() {
         }
         let mut left = 2 * EACH;
         while left > 0 {
-            match shared.region().take() {
+            match shared.region.take() {
                 Some(entry) => {
                     seen[entry.off as usize] += 1;
                     left -= 1;
@@ -73,11 +73,11 @@ fn what_a_receiver_leaves_behind_comes_to_the_others() {
     left.set(vec![piece(1), piece(2)], vec![piece(3)]);
     let mut waiting = VecDeque::new();
     shared.publish(&mut waiting);
-    assert_eq!(shared.region().take(), Some(piece(3)));
-    assert_eq!(shared.region().take(), None, "leases are still out");
+    assert_eq!(shared.region.take(), Some(piece(3)));
+    assert_eq!(shared.region.take(), None, "leases are still out");
     drop(left);
     waiting.push_back(piece(4));
     shared.publish(&mut waiting);
-    let all: Vec<_> = std::iter::from_fn(|| shared.region().take().map(|e| e.off)).collect();
+    let all: Vec<_> = std::iter::from_fn(|| shared.region.take().map(|e| e.off)).collect();
     assert_eq!(all, [4, 1, 2]);
 }

@@ -58,6 +58,6 @@ impl Cycle {
         self.core.collect(|slot| self.state.returned(slot));
         self.core.eased.clear();
         self.shared.publish(&mut self.state.waiting);
-        self.shared.region().take_all();
+        self.shared.region.take_all();
     }
 }

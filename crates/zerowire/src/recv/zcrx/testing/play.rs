@@ -134,7 +134,7 @@ impl Play {
 
     /// As the back end submits, and what the kernel answers to cancellations.
     fn submit(&mut self) {
-        while let Some(place) = self.state.next_cancel() {
+        while let Some(place) = self.state.to_cancel.pop_front() {
             let found = self.armed[place as usize].take().is_some();
             if found {
                 self.complete(recv_data(place), -libc::ECANCELED, 0, 0);
@@ -275,7 +275,7 @@ impl Play {
         assert_eq!(holdings.free() + holdings.lent() as usize, holdings.slots(), "a slot is lost");
         assert!(holdings.lent() as usize >= data);
         let armed = (0..PLACES).filter(|p| self.state.is_armed(*p)).count();
-        assert_eq!(armed, self.state.armed());
+        assert_eq!(armed, self.state.armed);
         if self.is_sound {
             let all = self.free.len() + self.state.waiting.len() + data + self.unseen;
             let pages = if self.memory.len() > 1 { PAGES + ADDED } else { PAGES };
