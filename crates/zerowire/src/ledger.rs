@@ -217,16 +217,8 @@ impl Counters {
 
     /// The values now. Counters that change meanwhile may be one frame apart.
     pub fn snapshot(&self) -> Totals {
-        let copied: BTreeMap<_, _> = CopyReason::ALL
-            .iter()
-            .map(|r| (r.name(), self.copied[*r as usize].get()))
-            .filter(|(_, n)| *n > 0)
-            .collect();
-        let dropped = DropReason::ALL
-            .iter()
-            .map(|r| (r.name(), self.dropped[*r as usize].get()))
-            .filter(|(_, n)| *n > 0)
-            .collect();
+        let copied = CopyReason::ALL.iter().map(|r| (r.name(), self.copied[*r as usize].get()));
+        let dropped = DropReason::ALL.iter().map(|r| (r.name(), self.dropped[*r as usize].get()));
         let mut totals = Totals {
             frames: self.frames.get(),
             zero_copied_frames: self.zero_copied_frames.get(),
@@ -234,11 +226,11 @@ impl Counters {
             system_calls: self.system_calls.get(),
             kicks: self.kicks.get(),
             calls: self.calls.get(),
-            copied_bytes: copied,
-            dropped_frames: dropped,
+            copied_bytes: copied.filter(|(_, n)| *n > 0).collect(),
+            dropped_frames: dropped.filter(|(_, n)| *n > 0).collect(),
             bytes: 0,
         };
-        totals.bytes = totals.zero_copied_bytes + totals.copied_bytes.values().sum::<u64>();
+        totals.bytes = totals.zero_copied_bytes + totals.copied_total();
         totals
     }
 }
@@ -276,11 +268,10 @@ impl Totals {
         self.system_calls += other.system_calls;
         self.kicks += other.kicks;
         self.calls += other.calls;
-        for (k, v) in &other.copied_bytes {
-            *self.copied_bytes.entry(k).or_default() += v;
-        }
-        for (k, v) in &other.dropped_frames {
-            *self.dropped_frames.entry(k).or_default() += v;
+        for (sums, more) in
+            [(&mut self.copied_bytes, &other.copied_bytes), (&mut self.dropped_frames, &other.dropped_frames)]
+        {
+            more.iter().for_each(|(reason, n)| *sums.entry(reason).or_default() += n);
         }
     }
 

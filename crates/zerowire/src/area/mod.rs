@@ -105,27 +105,17 @@ impl Area {
         }
         let stride = buffer_bytes.next_multiple_of(ALIGN);
         let len = stride.checked_mul(buffers).ok_or(AreaError::Buffers(buffers))?;
-        Ok(Self(Arc::new(AreaInner {
-            map: Map::anonymous(len, pages)?,
-            buffer_bytes,
-            stride,
-            buffers,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            free: FreeList::new(buffers as u32),
-        })))
+        Ok(Self::cut(Map::anonymous(len, pages)?, buffer_bytes, stride, buffers))
     }
 
     /// One buffer, which is the first `len` bytes of a device's memory, read-only here.
     pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize) -> Result<Self, AreaError> {
-        let map = Map::file(fd, len)?;
-        Ok(Self(Arc::new(AreaInner {
-            map,
-            buffer_bytes: len,
-            stride: len,
-            buffers: 1,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            free: FreeList::new(1),
-        })))
+        Ok(Self::cut(Map::file(fd, len)?, len, len, 1))
+    }
+
+    fn cut(map: Map, buffer_bytes: usize, stride: usize, buffers: usize) -> Self {
+        let (id, free) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), FreeList::new(buffers as u32));
+        Self(Arc::new(AreaInner { map, buffer_bytes, stride, buffers, id, free }))
     }
 
     /// Takes a free buffer, or `None` when all are leased. Never waits, and allocates nothing. The

@@ -92,6 +92,14 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// For `map_err`.
+    pub(super) fn system(interface: &str, call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let interface = interface.to_owned();
+        move |cause| Self::System { interface, call, cause }
+    }
+}
+
 impl From<GeometryError> for OpenError {
     fn from(e: GeometryError) -> Self {
         match e {

@@ -35,7 +35,8 @@ pub(super) struct PacketLink {
     index: u32,
     kick: Kick,
     mtu_read: Instant,
-    offload: bool,
+    /// True: frames may go with offload.
+    pub(super) offload: bool,
 }
 
 impl PacketLink {
@@ -43,7 +44,7 @@ impl PacketLink {
     pub(super) fn new(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         let socket = sys::socket().map_err(|cause| match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { cause },
-            _ => OpenError::System { interface: interface.to_owned(), call: "socket", cause },
+            _ => OpenError::system(interface, "socket")(cause),
         })?;
         let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
         let index = netdevice::index(&socket, interface).map_err(missing)?;
@@ -70,11 +71,7 @@ impl PacketLink {
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
-        sys::bind(self.socket.as_fd(), self.index, false).map_err(|cause| OpenError::System {
-            interface: self.interface.clone(),
-            call: "bind",
-            cause,
-        })
+        sys::bind(self.socket.as_fd(), self.index, false).map_err(OpenError::system(&self.interface, "bind"))
     }
 
     /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if
@@ -91,11 +88,6 @@ impl PacketLink {
     /// The call that [`Self::kick`] makes.
     pub(super) fn kick_call(&self) -> &'static str {
         if matches!(self.kick, Kick::Write) { "write" } else { "sendto" }
-    }
-
-    /// Whether frames may go with offload.
-    pub(super) fn offloads(&self) -> bool {
-        self.offload
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

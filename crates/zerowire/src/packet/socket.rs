@@ -73,11 +73,7 @@ impl PacketSocket {
             return Err(OpenError::RingBytes { slots, slot_bytes });
         }
         link.bind()?;
-        let waiter = Waiter::new().map_err(|cause| OpenError::System {
-            interface: interface.to_owned(),
-            call: "epoll",
-            cause,
-        })?;
+        let waiter = Waiter::new().map_err(OpenError::system(interface, "epoll"))?;
         let memory: Box<[u8]> = vec![0; slots * stride + LINE].into();
         let payload_at = memory.as_ptr() as usize + options.header_bytes() + UDP_HEADERS;
         Ok(Self {

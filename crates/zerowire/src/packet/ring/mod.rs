@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::ethertypes::EtherTypes;
 use self::order::PacketSlot;
 use self::slots::RingSlots;
 use super::link::PacketLink;
@@ -155,7 +156,7 @@ impl FrameSender for PacketRing {
             self.link.refresh_mtu();
         }
         while self.slots.order.unsent() > 0 {
-            let result = self.link.kick(self.slots.common_ethertype());
+            let result = self.link.kick(self.slots.waiting.all());
             self.slots.counters.system_calls.add(1);
             let moved = self.slots.advance();
             let refused = self.slots.is_first_refused();
@@ -188,13 +189,15 @@ impl FrameSender for PacketRing {
             }
         }
         if self.slots.order.unsent() == 0 {
-            self.slots.forget_ethertypes();
+            // The next ones may have another EtherType.
+            self.slots.waiting = EtherTypes::None;
         }
         Ok(())
     }
 
     fn reap(&mut self) -> usize {
-        self.slots.take_returned()
+        self.slots.collect();
+        std::mem::take(&mut self.slots.back)
     }
 
     fn outstanding(&self) -> usize {
@@ -226,7 +229,7 @@ impl FrameSender for PacketRing {
 impl InPlace for PacketRing {
     fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError> {
         let capacity = self.slot_frame_bytes();
-        if !self.link.offloads() || len < ETHERNET_HEADER_BYTES {
+        if !self.link.offload || len < ETHERNET_HEADER_BYTES {
             self.link.check(self.slots.order.next_number(), len, capacity, &VnetHeader::NONE)?;
         } else if len > capacity {
             return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: capacity });

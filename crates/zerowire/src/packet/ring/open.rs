@@ -29,7 +29,8 @@ impl PacketRing {
     /// [`OpenError`] per cause: no CAP_NET_RAW, no such interface, options out of bounds, no
     /// memory, no ring.
     pub fn open(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
-        let mut refusals: Vec<io::Error> = Vec::new();
+        let not_tried = || io::Error::other("not tried");
+        let (mut v3, mut v2) = (not_tried(), not_tried());
         let versions: &[Version] = match &options.version {
             Some(version) => std::slice::from_ref(version),
             None => &[Version::V3, Version::V2],
@@ -46,15 +47,10 @@ impl PacketRing {
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) => {
                     return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), cause });
                 }
-                Err(cause) => refusals.push(cause),
+                Err(cause) if version == Version::V3 => v3 = cause,
+                Err(cause) => v2 = cause,
             }
         }
-        let mut next = || refusals.pop().unwrap_or_else(|| io::Error::other("not tried"));
-        let (v2, v3) = match options.version {
-            Some(Version::V3) => (io::Error::other("not tried"), next()),
-            Some(Version::V2) => (next(), io::Error::other("not tried")),
-            None => (next(), next()),
-        };
         Err(OpenError::NoRing { v3, v2 })
     }
 
@@ -104,10 +100,7 @@ impl PacketRing {
     }
 
     fn start(link: PacketLink, geometry: Geometry, options: &PacketOptions) -> Result<Self, OpenError> {
-        let failed = |call| {
-            let interface = link.interface.clone();
-            move |cause| OpenError::System { interface, call, cause }
-        };
+        let failed = |call| OpenError::system(&link.interface, call);
         let memory = TransmitRing::map(link.fd(), geometry).map_err(failed("mmap of the ring"))?;
         let waiter = Waiter::new().map_err(failed("epoll"))?;
         Ok(Self {
@@ -150,7 +143,7 @@ impl PacketRing {
             geometry.slots(),
             geometry.slot_bytes(),
             self.link.interface,
-            match (self.slots.copy_up_to, self.link.offloads()) {
+            match (self.slots.copy_up_to, self.link.offload) {
                 (0, false) => String::new(),
                 (0, true) => ", offload".to_owned(),
                 (n, false) => format!(", copied up to {n} bytes"),

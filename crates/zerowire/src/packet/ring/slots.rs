@@ -22,9 +22,9 @@ pub(super) struct RingSlots {
     /// Frames of up to this many bytes are copied by the kernel.
     pub(super) copy_up_to: usize,
     /// Of the frames that are not handed over.
-    waiting: EtherTypes,
+    pub(super) waiting: EtherTypes,
     /// Frames that came back and that `reap` has not returned yet.
-    back: usize,
+    pub(super) back: usize,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -90,17 +90,6 @@ impl RingSlots {
         self.order.push();
     }
 
-    /// The EtherType that all frames have that are not handed over.
-    pub(super) fn common_ethertype(&self) -> Option<u16> {
-        self.waiting.all()
-    }
-
-    /// Frames that came back since the last call.
-    pub(super) fn take_returned(&mut self) -> usize {
-        self.collect();
-        std::mem::take(&mut self.back)
-    }
-
     /// Moves the tail past frames that are back, and counts them.
     pub(super) fn collect(&mut self) {
         let (mut outside, mut cheaper, mut lent, mut lent_frames) = (0, 0, 0, 0);
@@ -149,11 +138,6 @@ impl RingSlots {
             self.order.hand_over();
         }
         bytes
-    }
-
-    /// All frames are handed over: the next ones may have another EtherType.
-    pub(super) fn forget_ethertypes(&mut self) {
-        self.waiting = EtherTypes::None;
     }
 
     /// Whether the kernel refused the frame at `unsent`.

@@ -148,8 +148,8 @@ impl XdpSender {
         self.check_len(frame.len())?;
         self.check_tag(frame.len(), ethernet::first_type(frame).unwrap_or_default())?;
         let full = FrameError::Slot {
-            slot: self.residents.used(),
-            slots: self.residents.bytes(),
+            slot: self.residents.used,
+            slots: self.residents.bytes,
             rule: "no room for this resident frame (both numbers are bytes): open the sender with more resident_bytes",
         };
         let resident = self.residents.add(frame.len()).ok_or(full)?;
@@ -166,7 +166,7 @@ impl XdpSender {
     #[inline]
     pub fn send_resident(&mut self, frame: Resident) -> Result<bool, FrameError> {
         if !self.residents.has(&frame) {
-            let (slot, slots) = (frame.address as usize, self.residents.bytes());
+            let (slot, slots) = (frame.address as usize, self.residents.bytes);
             let rule = "no frame was loaded there (both numbers are bytes): load it into this sender first";
             return Err(FrameError::Slot { slot, slots, rule });
         }

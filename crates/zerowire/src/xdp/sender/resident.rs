@@ -29,10 +29,10 @@ pub(super) struct Residents {
     /// Address of the first byte: a multiple of the chunk length.
     base: u64,
     /// Bytes: a multiple of the chunk length.
-    bytes: usize,
+    pub(super) bytes: usize,
     chunk: usize,
     /// Bytes in use.
-    used: usize,
+    pub(super) used: usize,
     /// Length of the frame that begins at each step of [`ALIGN`]; 0 where none does.
     lens: Vec<u32>,
     /// Length of the frame whose last piece begins there; 0 where none does.
@@ -92,16 +92,6 @@ impl Residents {
     fn at(&self, lens: &[u32], address: u64) -> Option<u32> {
         let at = usize::try_from(address.checked_sub(self.base)?).ok()? / ALIGN;
         lens.get(at).copied().filter(|len| *len > 0)
-    }
-
-    /// Bytes that are in use.
-    pub(super) fn used(&self) -> usize {
-        self.used
-    }
-
-    /// Bytes in all.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Forgets all frames.
