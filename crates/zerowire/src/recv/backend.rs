@@ -5,7 +5,7 @@
 #[cfg(feature = "zcrx")]
 use super::SharedArea;
 use super::core::RecvState;
-use super::{Arrival, RecvError, ZeroCopied};
+use super::{RecvError, ZeroCopied};
 use crate::area::AreaOptions;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub(crate) trait Engine {
     fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
     /// Stops receiving on `place`, until the next [`Engine::resume`], or for good. When this
-    /// returns the kernel has let go of the socket. All that had been received is lent (into
-    /// `core.backlog`) or still in the socket. On an error the connection stays.
+    /// returns the kernel has let go of the socket. All that had been received is lent (in
+    /// `core.arrivals`) or still in the socket. On an error the connection stays.
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
     /// `place` may be received on again: its leases came back, or its limit was raised. Called for
@@ -63,11 +63,6 @@ pub(crate) trait Engine {
 
     /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most
     /// `timeout` (`None`: for ever) when there is nothing. It may return early with nothing.
-    /// Arrivals go to `out` through [`RecvState`]'s methods.
-    fn turn(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut Vec<Arrival>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RecvError>;
+    /// Arrivals go to `core.arrivals`, which is empty at the start, through [`RecvState`]'s methods.
+    fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError>;
 }

@@ -6,7 +6,6 @@ use super::listen::Listeners;
 use super::pace::{ArrivalPace, Messengers};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -48,10 +47,10 @@ pub(crate) struct RecvConnection {
 }
 
 impl RecvConnection {
-    pub(crate) fn new(id: ConnectionId, socket: Option<OwnedFd>, kind: SocketShape) -> Self {
+    pub(crate) fn new(id: ConnectionId, kind: SocketShape) -> Self {
         Self {
             id,
-            socket,
+            socket: None,
             kind,
             state: ConnectionState::Open,
             limit: None,
@@ -79,8 +78,8 @@ pub(crate) struct RecvState {
     pub(crate) listeners: Listeners,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: Events,
-    /// Arrivals that came while a connection was being stopped; the next turn gives them first.
-    pub(crate) backlog: VecDeque<Arrival>,
+    /// What has come and was not given yet: of a turn, or while a connection was being stopped.
+    pub(crate) arrivals: Vec<Arrival>,
     /// Connections that are paused.
     pub(crate) paused: usize,
     /// Connections whose data must not be kept waiting.
@@ -113,13 +112,7 @@ impl RecvState {
     }
 
     /// Bytes of `place` have come. They are lent and counted.
-    pub(crate) fn deliver(
-        &mut self,
-        out: &mut impl Extend<Arrival>,
-        place: u32,
-        filled: Filled,
-        placed: Placed,
-    ) {
+    pub(crate) fn deliver(&mut self, place: u32, filled: Filled, placed: Placed) {
         let (slot, len) = (filled.slot(), filled.len());
         if !self.holdings.lend(slot, place) {
             return;
@@ -143,7 +136,7 @@ impl RecvState {
                 self.counters.zero_copied_frames.add(1);
             }
         }
-        out.extend([Arrival { connection: connection.id, what: What::Data(lease) }]);
+        self.arrivals.push(Arrival { connection: connection.id, what: What::Data(lease) });
         if !connection.paused && self.holdings.room(place) == 0 {
             connection.paused = true;
             self.paused += 1;
@@ -153,37 +146,37 @@ impl RecvState {
 
     /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection
     /// goes on).
-    pub(crate) fn nothing(&mut self, out: &mut impl Extend<Arrival>, place: u32) -> bool {
+    pub(crate) fn nothing(&mut self, place: u32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         if connection.kind == SocketShape::Datagram {
             let what = What::Data(Lease::empty());
             self.counters.frames.add(1);
-            out.extend([Arrival { connection: connection.id, what }]);
+            self.arrivals.push(Arrival { connection: connection.id, what });
             return true;
         }
-        self.over(out, place, What::End);
+        self.over(place, What::End);
         false
     }
 
     /// A receive failed with `errno`. True: the connection goes on (a datagram socket that heard of
     /// an earlier datagram).
-    pub(crate) fn failed(&mut self, out: &mut impl Extend<Arrival>, place: u32, errno: i32) -> bool {
+    pub(crate) fn failed(&mut self, place: u32, errno: i32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         let what = What::Failed(io::Error::from_raw_os_error(errno));
         if connection.kind == SocketShape::Datagram && errno == libc::ECONNREFUSED {
-            out.extend([Arrival { connection: connection.id, what }]);
+            self.arrivals.push(Arrival { connection: connection.id, what });
             return true;
         }
-        self.over(out, place, what);
+        self.over(place, what);
         false
     }
 
-    fn over(&mut self, out: &mut impl Extend<Arrival>, place: u32, what: What) {
+    fn over(&mut self, place: u32, what: What) {
         let Some(connection) = self.connections.get_mut(place as usize) else { return };
         if connection.state == ConnectionState::Open {
             connection.state = ConnectionState::Over;
             self.messengers.ended(&mut connection.pace);
-            out.extend([Arrival { connection: connection.id, what }]);
+            self.arrivals.push(Arrival { connection: connection.id, what });
         }
     }
 
@@ -200,6 +193,17 @@ impl RecvState {
             }
         }
         all
+    }
+
+    /// Gives what has come; returns how many arrivals.
+    pub(super) fn give(&mut self, out: &mut Vec<Arrival>) -> usize {
+        let count = self.arrivals.len();
+        if out.is_empty() {
+            std::mem::swap(out, &mut self.arrivals);
+        } else {
+            out.append(&mut self.arrivals);
+        }
+        count
     }
 
     /// Takes back what the program gave back.

@@ -14,7 +14,6 @@ use super::zcrx::{self, Zcrx};
 use super::{ConnectionId, Events, Lease, ListenerId, RecvError, RecvOptions, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -161,7 +160,7 @@ impl Receiver {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
-        let connection = RecvConnection::new(id, None, kind);
+        let connection = RecvConnection::new(id, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -219,7 +218,7 @@ impl Receiver {
     }
 
     /// Adds what was accepted, as far as there is room.
-    fn adopt(&mut self, out: &mut Vec<Arrival>) -> Result<(), RecvError> {
+    fn adopt(&mut self) -> Result<(), RecvError> {
         while self.core.listeners.is_due()
             && let Some((listener, kind, socket)) = self.core.listeners.next_accepted()
         {
@@ -234,7 +233,7 @@ impl Receiver {
             };
             self.core.events.accepted += 1;
             self.make_room();
-            out.push(Arrival { connection, what: What::Accepted(listener) });
+            self.core.arrivals.push(Arrival { connection, what: What::Accepted(listener) });
         }
         Ok(())
     }
@@ -257,7 +256,6 @@ impl Receiver {
         if let Some(late) = self.late.take() {
             return Err(late);
         }
-        let before = out.len();
         let mut end = None;
         loop {
             let Self { core, engine, .. } = self;
@@ -267,9 +265,8 @@ impl Receiver {
                     engine.resume(core, place);
                 }
             }
-            if !core.backlog.is_empty() {
-                out.extend(core.backlog.drain(..));
-                return Ok(out.len() - before);
+            if !core.arrivals.is_empty() {
+                return Ok(core.give(out));
             }
             if let Some((listener, cause)) = core.listeners.failure() {
                 return Err(RecvError::Accept { listener, cause });
@@ -284,14 +281,15 @@ impl Receiver {
             };
             let begin = timeout.filter(|t| end.is_none() && !t.is_zero()).map(|_| Instant::now());
             let capped = self.core.listeners.cap(left);
-            let turned = self.engine.turn(&mut self.core, out, capped).and_then(|()| self.adopt(out));
+            let turned = self.engine.turn(&mut self.core, capped).and_then(|()| self.adopt());
+            let has_come = !self.core.arrivals.is_empty();
             match turned {
                 Ok(()) => {}
-                Err(e) if out.len() == before => return Err(e),
-                Err(e) => self.late = Some(e),
+                Err(e) if has_come => self.late = Some(e),
+                Err(e) => return Err(e),
             }
-            if out.len() > before || left.is_some_and(|l| l.is_zero()) {
-                return Ok(out.len() - before);
+            if has_come || left.is_some_and(|l| l.is_zero()) {
+                return Ok(self.core.give(out));
             }
             if let (Some(begin), Some(timeout)) = (begin, timeout) {
                 end = begin.checked_add(timeout);
@@ -436,7 +434,7 @@ pub(super) fn core_on(
         listeners: Listeners::default(),
         counters: Arc::default(),
         events: Events::default(),
-        backlog: VecDeque::new(),
+        arrivals: Vec::new(),
         paused: 0,
         messengers: Messengers::default(),
         eased: Vec::with_capacity(16),

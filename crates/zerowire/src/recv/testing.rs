@@ -10,7 +10,7 @@ pub use super::refill::{Back, Returns, Word};
 /// A connection without a socket.
 pub(super) fn connect(core: &mut RecvState) {
     let id = ConnectionId { place: 0, generation: 0 };
-    core.connections.push(RecvConnection::new(id, None, SocketShape::Stream));
+    core.connections.push(RecvConnection::new(id, SocketShape::Stream));
     core.holdings.grow(1);
 }
 
@@ -33,14 +33,13 @@ impl Cycle {
 
     /// Lends up to `count` buffers of one byte each; returns how many.
     pub fn lend(&mut self, count: usize, out: &mut Vec<Arrival>) -> usize {
-        let before = out.len();
         for _ in 0..count {
             let Some(slot) = self.core.holdings.take() else { break };
             // SAFETY: the slot was just taken, and no kernel knows of this memory.
             let filled = unsafe { Filled::buffer(slot, 1, self.core.buffer_bytes) };
-            self.core.deliver(out, 0, filled, Placed::ByKernel);
+            self.core.deliver(0, filled, Placed::ByKernel);
         }
-        out.len() - before
+        self.core.give(out)
     }
 
     /// Takes back what was dropped; returns the buffers that are free.

@@ -6,7 +6,6 @@
 //! those that found none.
 
 use super::posted::Posted;
-use crate::recv::Arrival;
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
 use crate::recv::listen::{ACCEPT, ListenStep};
@@ -182,13 +181,7 @@ impl ReceiveMachine {
     }
 
     /// Takes one completion in. `len_at`: the length of the ring's entry at a position.
-    pub(super) fn complete(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut impl Extend<Arrival>,
-        cqe: Cqe,
-        len_at: impl Fn(u16) -> u32,
-    ) {
+    pub(super) fn complete(&mut self, core: &mut RecvState, cqe: Cqe, len_at: impl Fn(u16) -> u32) {
         if self.is_no_receive(core, cqe) {
             return;
         }
@@ -201,7 +194,7 @@ impl ReceiveMachine {
         }
         if cqe.flags & F_BUFFER != 0 {
             let (first, bytes) = ((cqe.flags >> 16) as u16, cqe.result.max(0) as usize);
-            self.deliver(core, out, is_ours.then_some(place), (first, bytes), len_at);
+            self.deliver(core, is_ours.then_some(place), (first, bytes), len_at);
         }
         let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
         if !more {
@@ -210,14 +203,14 @@ impl ReceiveMachine {
         }
         let goes_on = match cqe.result {
             1.. => true,
-            0 => core.nothing(out, place),
+            0 => core.nothing(place),
             r if r == -libc::ENOBUFS => {
                 core.events.out_of_buffers += 1;
                 self.starve();
                 true
             }
             r if [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, -libc::ENOMEM].contains(&r) => true,
-            errno => core.failed(out, place, -errno),
+            errno => core.failed(place, -errno),
         };
         if !goes_on {
             return;
@@ -257,7 +250,6 @@ impl ReceiveMachine {
     pub(super) fn deliver(
         &mut self,
         core: &mut RecvState,
-        out: &mut impl Extend<Arrival>,
         place: Option<u32>,
         (first, bytes): (u16, usize),
         len_at: impl Fn(u16) -> u32,
@@ -269,7 +261,7 @@ impl ReceiveMachine {
                 // SAFETY: the completion says that the kernel has used the buffer and let go of it.
                 // The book refuses a slot that the kernel did not have.
                 let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
-                core.deliver(out, place, filled, Placed::ByKernel);
+                core.deliver(place, filled, Placed::ByKernel);
             }
             _ => core.holdings.untake(slot),
         });

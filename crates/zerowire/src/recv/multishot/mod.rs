@@ -17,7 +17,7 @@ pub(in crate::recv) mod testing;
 
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
-use super::{Arrival, RecvError, RecvOptions};
+use super::{RecvError, RecvOptions};
 use crate::memlock::locked_limit;
 use io_uring::{opcode, squeue, types};
 use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, ReceiveMachine};
@@ -217,12 +217,12 @@ impl Multishot {
     }
 
     /// Reads the completions that are in the queue.
-    fn drain(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>) {
+    fn drain(&mut self, core: &mut RecvState) {
         let mut chunk = [Cqe::default(); CHUNK];
         loop {
             let count = self.ring.take(&mut chunk);
             for cqe in &chunk[..count] {
-                self.machine.complete(core, out, *cqe, |position| self.buffers.len_at(position));
+                self.machine.complete(core, *cqe, |position| self.buffers.len_at(position));
             }
             if count < CHUNK {
                 return;
@@ -243,26 +243,16 @@ impl Engine for Multishot {
     }
 
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
-        let mut result = Ok(());
-        for _ in 0..MAX_WAITS {
+        for _ in 0..=MAX_WAITS {
             if !self.machine.requests.get(place as usize).is_some_and(|r| r.armed) {
-                break;
+                return Ok(());
             }
             self.cancel(place);
-            result = self.enter(core, 1, Some(PATIENCE));
-            self.drain(core, &mut backlog);
-            if result.is_err() {
-                break;
-            }
+            let entered = self.enter(core, 1, Some(PATIENCE));
+            self.drain(core);
+            entered?;
         }
-        core.backlog = backlog;
-        match self.machine.requests.get(place as usize) {
-            Some(r) if r.armed && result.is_ok() => {
-                Err(RecvError::system("ASYNC_CANCEL")(io::ErrorKind::TimedOut.into()))
-            }
-            _ => result,
-        }
+        Err(never_ended())
     }
 
     fn resume(&mut self, _core: &mut RecvState, place: u32) {
@@ -274,32 +264,24 @@ impl Engine for Multishot {
     }
 
     fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
-        let mut result = Ok(());
-        let mut waits = 0;
-        while result.is_ok() && core.listeners.is_asked(index) {
-            result = self.submit_accepts(core).and_then(|()| self.enter(core, 1, Some(PATIENCE)));
-            self.drain(core, &mut backlog);
-            waits += 1;
-            if result.is_ok() && waits == MAX_WAITS {
-                result = Err(RecvError::system("ASYNC_CANCEL")(io::ErrorKind::TimedOut.into()));
+        for _ in 0..=MAX_WAITS {
+            if !core.listeners.is_asked(index) {
+                return Ok(());
+            }
+            let entered = self.submit_accepts(core).and_then(|()| self.enter(core, 1, Some(PATIENCE)));
+            self.drain(core);
+            if core.listeners.is_asked(index) {
+                entered?;
             }
         }
-        core.backlog = backlog;
-        if core.listeners.is_asked(index) { result } else { Ok(()) }
+        Err(never_ended())
     }
 
-    fn turn(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut Vec<Arrival>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RecvError> {
+    fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         self.machine.turn();
         self.post(core);
-        let before = out.len();
-        self.drain(core, out);
-        if out.len() > before || core.listeners.is_due() {
+        self.drain(core);
+        if !core.arrivals.is_empty() || core.listeners.is_due() {
             return Ok(());
         }
         self.submit_accepts(core)?;
@@ -323,7 +305,7 @@ impl Engine for Multishot {
         if sleeps {
             core.pool.returns().awake();
         }
-        self.drain(core, out);
+        self.drain(core);
         self.is_busy = self.machine.came >= BUSY_BYTES;
         result
     }
@@ -340,6 +322,11 @@ impl Drop for Multishot {
         }
         let _ = self.ring.enter(0, None);
     }
+}
+
+/// The end of a request that was cancelled has not come.
+fn never_ended() -> RecvError {
+    RecvError::system("ASYNC_CANCEL")(io::ErrorKind::TimedOut.into())
 }
 
 fn set_up(completions: u32) -> io::Result<SendRing> {

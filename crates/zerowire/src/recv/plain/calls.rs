@@ -1,6 +1,5 @@
 //! The system calls of plain receiving.
 
-use crate::recv::Arrival;
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
 use rustix::fs::OFlags;
@@ -44,7 +43,6 @@ pub(super) fn set_blocking(fd: BorrowedFd<'_>, blocking: bool) -> io::Result<boo
 /// many bytes were asked for; `None` if no buffer is free.
 pub(super) fn receive(
     core: &mut RecvState,
-    out: &mut Vec<Arrival>,
     place: u32,
     wanted: usize,
     limit: usize,
@@ -82,7 +80,7 @@ pub(super) fn receive(
         let len = (got - k * buffer_bytes).min(buffer_bytes);
         // SAFETY: the call has returned, so the kernel has let go of the buffer.
         let filled = unsafe { Filled::buffer(*slot, len, buffer_bytes) };
-        core.deliver(out, place, filled, Placed::ByKernel);
+        core.deliver(place, filled, Placed::ByKernel);
     }
     Some((result, asked))
 }

@@ -13,7 +13,7 @@ mod calls;
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
-use super::{Arrival, RecvError, RecvOptions};
+use super::{RecvError, RecvOptions};
 use calls::{PIECES, accept, receive, set_blocking};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -250,7 +250,7 @@ impl Plain {
     }
 
     /// One receive. True: there may be more at once.
-    fn receive(&mut self, core: &mut RecvState, out: &mut Vec<Arrival>, place: u32) -> bool {
+    fn receive(&mut self, core: &mut RecvState, place: u32) -> bool {
         let connection = core.connections.get(place as usize);
         let Some(connection) = connection.filter(|c| c.socket.is_some()) else { return false };
         let limit = connection.limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
@@ -259,17 +259,17 @@ impl Plain {
         let is_message = connection.kind != SocketShape::Stream;
         let pieces = if is_message { 1 } else { most_pieces };
         let wanted = pieces.min(core.holdings.room(place).max(1) as usize).min(limit.div_ceil(buffer_bytes));
-        let Some((result, asked)) = receive(core, out, place, wanted, limit) else { return false };
+        let Some((result, asked)) = receive(core, place, wanted, limit) else { return false };
         self.came = self.came.saturating_add(*result.as_ref().unwrap_or(&0));
         match result {
-            Ok(0) => core.nothing(out, place),
+            Ok(0) => core.nothing(place),
             // A TCP stream that gave less had no more; epoll reports the others again.
             Ok(got) => got == asked || is_message || self.marks.get(place as usize).is_some_and(|m| m.edges),
             Err(libc::EAGAIN) => false,
             Err(libc::EINTR) => true,
             // No memory for a moment.
             Err(libc::ENOMEM | libc::ENOBUFS) => true,
-            Err(errno) => core.failed(out, place, errno),
+            Err(errno) => core.failed(place, errno),
         }
     }
 }
@@ -304,9 +304,7 @@ impl Engine for Plain {
         core.called();
         if let Err(e) = watched {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            let mut backlog = std::mem::take(&mut core.backlog);
-            core.failed(&mut backlog, place, errno);
-            core.backlog = backlog;
+            core.failed(place, errno);
         }
     }
 
@@ -328,12 +326,7 @@ impl Engine for Plain {
         Ok(())
     }
 
-    fn turn(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut Vec<Arrival>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RecvError> {
+    fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         self.turns = self.turns.wrapping_add(1);
         self.watch_listeners(core)?;
         if self.ready.is_empty() {
@@ -359,7 +352,7 @@ impl Engine for Plain {
                 break;
             }
             let Some(place) = self.ready.pop_front() else { break };
-            let again = core.may_receive(place) && self.receive(core, out, place);
+            let again = core.may_receive(place) && self.receive(core, place);
             if again && core.may_receive(place) {
                 self.ready.push_back(place);
                 continue;

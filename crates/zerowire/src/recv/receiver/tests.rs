@@ -3,7 +3,7 @@
 use super::{Receiver, new_core};
 use crate::recv::backend::Engine;
 use crate::recv::core::RecvState;
-use crate::recv::{Arrival, RecvBackend, RecvError, RecvOptions};
+use crate::recv::{RecvBackend, RecvError, RecvOptions};
 use std::collections::VecDeque;
 use std::io;
 use std::net::UdpSocket;
@@ -37,15 +37,10 @@ impl Engine for Script {
         Ok(())
     }
 
-    fn turn(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut Vec<Arrival>,
-        _: Option<Duration>,
-    ) -> Result<(), RecvError> {
+    fn turn(&mut self, core: &mut RecvState, _: Option<Duration>) -> Result<(), RecvError> {
         let (arrivals, errno) = self.0.pop_front().unwrap_or_default();
         for _ in 0..arrivals {
-            core.nothing(out, 0);
+            core.nothing(0);
         }
         errno.map_or(Ok(()), |errno| {
             Err(RecvError::system("io_uring_enter")(io::Error::from_raw_os_error(errno)))

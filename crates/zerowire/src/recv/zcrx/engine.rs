@@ -4,7 +4,7 @@ use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, state};
 use crate::area::AreaOptions;
 use crate::recv::backend::Engine;
 use crate::recv::core::RecvState;
-use crate::recv::{Arrival, RecvError, ZeroCopied};
+use crate::recv::{RecvError, ZeroCopied};
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -73,12 +73,11 @@ impl Engine for Zcrx {
     }
 
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
         let mut result = Ok(());
         let mut tries = 0;
         while result.is_ok() && self.state.unwant(place) {
             result = self.queue_entries(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
-            let is_blocked = !self.drain(core, &mut backlog);
+            let is_blocked = !self.drain(core);
             tries += 1;
             if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
                 let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
@@ -86,7 +85,6 @@ impl Engine for Zcrx {
             }
         }
         self.state.unwant(place);
-        core.backlog = backlog;
         result
     }
 
@@ -99,18 +97,16 @@ impl Engine for Zcrx {
     }
 
     fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
         let (mut result, mut tries) = (Ok(()), 0);
         while result.is_ok() && core.listeners.is_asked(index) {
             result = self.queue_accepts(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
-            let is_blocked = !self.drain(core, &mut backlog);
+            let is_blocked = !self.drain(core);
             tries += 1;
             if result.is_ok() && core.listeners.is_asked(index) && (is_blocked || tries == CANCEL_TRIES) {
                 let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
                 result = Err(RecvError::system("stopping an accept")(std::io::Error::other(why)));
             }
         }
-        core.backlog = backlog;
         result
     }
 
@@ -120,7 +116,7 @@ impl Engine for Zcrx {
 
     fn close(&mut self, core: &mut RecvState) {
         // What came back goes to those who share the area.
-        core.backlog.clear();
+        core.arrivals.clear();
         core.collect(|slot| self.state.returned(slot));
     }
 
@@ -140,25 +136,20 @@ impl Engine for Zcrx {
         self.append(core, area)
     }
 
-    fn turn(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut Vec<Arrival>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RecvError> {
+    fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         self.turns = self.turns.wrapping_add(1);
-        let (before, unlent) = (out.len(), core.holdings.free());
+        let unlent = core.holdings.free();
         self.feed(core)?;
-        self.drain(core, out);
-        if out.len() == before && !core.listeners.is_due() {
+        self.drain(core);
+        if core.arrivals.is_empty() && !core.listeners.is_due() {
             self.wait(core, timeout)?;
-            self.drain(core, out);
+            self.drain(core);
         }
         match unlent.saturating_sub(core.holdings.free()) {
             0 => {}
             came => self.came = came as u32,
         }
-        if out.len() > before
+        if !core.arrivals.is_empty()
             && let Some(dmabuf) = &self.dmabuf
         {
             core.called();

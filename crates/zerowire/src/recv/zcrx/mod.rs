@@ -38,9 +38,9 @@ pub use dmabuf::Dmabuf;
 pub use export::SharedArea;
 pub use options::{Flush, ZcrxOptions};
 
+use super::RecvError;
 use super::core::RecvState;
 use super::lease::Pool;
-use super::{Arrival, RecvError};
 use areas::Share;
 pub(super) use open::new_core;
 use refill::is_low;
@@ -216,12 +216,12 @@ impl Zcrx {
     }
 
     /// Takes the completions that are there.
-    fn drain(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>) -> bool {
+    fn drain(&mut self, core: &mut RecvState) -> bool {
         let copied = self.shared.copied();
         core.events.copied += copied.count;
         self.state.copied(copied.bytes);
         let Self { state, ring, .. } = self;
-        state.take_all(core, out, || ring.pop())
+        state.take_all(core, || ring.pop())
     }
 
     /// Waits for completions, and for leases where that helps.

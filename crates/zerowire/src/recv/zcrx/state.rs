@@ -16,7 +16,6 @@
 //! (io_uring/zcrx.c, `io_zcrx_recv_skb`).
 
 use super::areas::{AreaCut, Areas};
-use crate::recv::Arrival;
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::{Filled, Pool};
 use crate::recv::listen::ACCEPT;
@@ -255,17 +254,16 @@ impl ZcrxState {
     pub(super) fn take_all(
         &mut self,
         core: &mut RecvState,
-        out: &mut impl Extend<Arrival>,
         mut next: impl FnMut() -> Option<WideCqe>,
     ) -> bool {
         while let Some(cqe) = self.pending.pop_front() {
-            if !self.take(core, out, cqe) {
+            if !self.take(core, cqe) {
                 self.pending.push_front(cqe);
                 return false;
             }
         }
         while let Some(cqe) = next() {
-            if !self.take(core, out, cqe) {
+            if !self.take(core, cqe) {
                 self.pending.push_back(cqe);
                 return false;
             }
@@ -274,7 +272,7 @@ impl ZcrxState {
     }
 
     /// What one completion means. False: no slot was free for it, and nothing was done.
-    fn take(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
+    fn take(&mut self, core: &mut RecvState, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
         if cqe.user_data & ACCEPT != 0 {
             // SAFETY: user data with this bit belongs to accepts, and the listeners know which of
@@ -285,11 +283,11 @@ impl ZcrxState {
         }
         match cqe.user_data & !u64::from(u32::MAX) {
             TAG_RECV => {
-                if cqe.result > 0 && !self.data(core, out, place, &cqe) {
+                if cqe.result > 0 && !self.data(core, place, &cqe) {
                     return false;
                 }
                 if cqe.flags & CQE_F_MORE == 0 {
-                    self.ended(core, out, place, cqe.result);
+                    self.ended(core, place, cqe.result);
                 }
             }
             // The kernel didn't find it, or it was just then at work. If it must still end, cancel
@@ -316,13 +314,7 @@ impl ZcrxState {
     }
 
     /// A piece of an area came.
-    fn data(
-        &mut self,
-        core: &mut RecvState,
-        out: &mut impl Extend<Arrival>,
-        place: u32,
-        cqe: &WideCqe,
-    ) -> bool {
+    fn data(&mut self, core: &mut RecvState, place: u32, cqe: &WideCqe) -> bool {
         let len = cqe.result.unsigned_abs();
         let offset = cqe.extra & !AreaCut::TOKEN;
         let area = self.find(cqe.extra).or_else(|| {
@@ -333,7 +325,7 @@ impl ZcrxState {
         let request = self.requests.get_mut(place as usize).filter(|r| r.armed);
         let (Some(request), Some(area)) = (request, area) else {
             // The kernel names no such thing; its memory stays out of use rather than in two hands.
-            core.failed(out, place, libc::EIO);
+            core.failed(place, libc::EIO);
             self.unwant(place);
             return true;
         };
@@ -355,7 +347,7 @@ impl ZcrxState {
         // entry of the refill ring gives them back. The entry is made of the slot's piece when the
         // slot comes back.
         let filled = unsafe { Filled::new(area, offset as usize, len as usize, slot) };
-        core.deliver(out, place, filled, placed);
+        core.deliver(place, filled, placed);
         // It ends by itself once its bytes have come.
         if !is_bound && !core.may_receive(place) {
             self.unwant(place);
@@ -364,13 +356,13 @@ impl ZcrxState {
     }
 
     /// A request has ended.
-    fn ended(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, place: u32, result: i32) {
+    fn ended(&mut self, core: &mut RecvState, place: u32, result: i32) {
         let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) else { return };
         let ZcrxOp { bound, got, .. } = std::mem::take(request);
         self.armed -= 1;
         match result.wrapping_neg() {
             0 if bound == 0 || got < bound.into() => {
-                if !core.nothing(out, place) {
+                if !core.nothing(place) {
                     return;
                 }
             }
@@ -385,7 +377,7 @@ impl ZcrxState {
             libc::ENOSPC => core.events.overflows += 1,
             e if e <= 0 || matches!(e, libc::ECANCELED | libc::EINTR | libc::EAGAIN) => {}
             e => {
-                if !core.failed(out, place, e) {
+                if !core.failed(place, e) {
                     return;
                 }
             }

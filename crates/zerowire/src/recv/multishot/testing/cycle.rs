@@ -32,7 +32,8 @@ impl Cycle {
         let first = machine.posted.slot_at(*next);
         // The slots were taken when their buffers were posted, and no socket is in this ring:
         // nobody writes.
-        machine.deliver(core, out, Some(0), (first, count * bytes), |at| buffers.len_at(at));
+        machine.deliver(core, Some(0), (first, count * bytes), |at| buffers.len_at(at));
+        core.give(out);
         *next = next.wrapping_add(count as u16);
     }
 

@@ -71,7 +71,7 @@ impl Play {
     fn connect(&mut self, place: u32) {
         let kind = if place.is_multiple_of(2) { SocketShape::Stream } else { SocketShape::Datagram };
         let id = ConnectionId { place, generation: 1 };
-        let connection = RecvConnection::new(id, None, kind);
+        let connection = RecvConnection::new(id, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -104,7 +104,8 @@ impl Play {
 
     fn complete(&mut self, user_data: u64, result: i32, flags: u32) {
         let Self { machine, core, held, lens, .. } = self;
-        machine.complete(core, held, Cqe { user_data, result, flags }, |p| lens[p as usize % SLOTS]);
+        machine.complete(core, Cqe { user_data, result, flags }, |p| lens[p as usize % SLOTS]);
+        core.give(held);
     }
 
     fn armed(&self, place: u8) -> Option<u64> {

@@ -6,7 +6,7 @@ use crate::area::{self, Area, AreaOptions, Pages};
 use crate::recv::core::{RecvConnection, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::zcrx::refill::RefillRing;
-use crate::recv::{ConnectionId, RecvBackend, RecvOptions, What};
+use crate::recv::{Arrival, ConnectionId, RecvBackend, RecvOptions, What};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ fn core(connections: u32) -> RecvState {
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
         let id = ConnectionId { place, generation: 1 };
-        core.connections.push(RecvConnection::new(id, None, SocketShape::Stream));
+        core.connections.push(RecvConnection::new(id, SocketShape::Stream));
     }
     core.holdings.grow(connections as usize);
     core
@@ -181,7 +181,8 @@ impl Model {
     fn drain(&mut self) {
         let mut out = Vec::new();
         let Self { state, core, completions, .. } = self;
-        assert!(state.take_all(core, &mut out, || completions.pop_front()), "every page has a slot");
+        assert!(state.take_all(core, || completions.pop_front()), "every page has a slot");
+        core.give(&mut out);
         for arrival in out {
             let place = arrival.connection.place;
             let stream = &mut self.streams[place as usize];
@@ -311,7 +312,8 @@ proptest! {
             }
             state.copied(copied);
             let mut one = Some(cqe);
-            let taken = state.take_all(&mut core, &mut out, || one.take());
+            let taken = state.take_all(&mut core, || one.take());
+            core.give(&mut out);
             prop_assert!(taken || core.holdings.free() == 0);
             let is_inside = |lease: &[u8]| {
                 areas.iter().any(|area| {
@@ -358,11 +360,10 @@ fn the_ledger_follows_what_the_kernel_says_it_copied() {
     let mut state = state(&core, true, 0);
     state.add(0);
     assert!(state.next_arm(&core).is_some());
-    let mut out = Vec::new();
-    let mut piece = |state: &mut ZcrxState, core: &mut RecvState, page: u64, len| {
+    let piece = |state: &mut ZcrxState, core: &mut RecvState, page: u64, len| {
         let mut one =
             Some(WideCqe { user_data: recv_data(0), result: len, flags: CQE_F_MORE, extra: page * 4096 });
-        assert!(state.take_all(core, &mut out, || one.take()));
+        assert!(state.take_all(core, || one.take()));
     };
     piece(&mut state, &mut core, 0, 1000);
     state.copied(300);

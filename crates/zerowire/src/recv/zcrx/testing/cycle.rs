@@ -45,12 +45,13 @@ impl Cycle {
     pub(in crate::recv) fn lend(&mut self, count: usize, out: &mut Vec<Arrival>) {
         let Self { core, state, next, pages, .. } = self;
         let mut left = count.min(core.holdings.free());
-        state.take_all(core, out, || {
+        state.take_all(core, || {
             left = left.checked_sub(1)?;
             let extra = *next * PAGE as u64;
             *next = (*next + 1) % *pages;
             Some(WideCqe { user_data: recv_data(0), result: PAGE as i32, flags: CQE_F_MORE, extra })
         });
+        core.give(out);
     }
 
     /// Collects what was dropped and hands it to the kernel.

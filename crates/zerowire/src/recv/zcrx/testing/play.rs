@@ -110,7 +110,7 @@ pub(in crate::recv) fn play(script: &[u8]) {
 impl Play {
     fn connect(&mut self, place: u32) {
         let id = ConnectionId { place, generation: 1 };
-        let connection = RecvConnection::new(id, None, SocketShape::Stream);
+        let connection = RecvConnection::new(id, SocketShape::Stream);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -157,7 +157,8 @@ impl Play {
     fn take(&mut self) {
         let Self { state, core, held, queue, .. } = self;
         let before = held.len();
-        let all = state.take_all(core, held, || queue.pop_front());
+        let all = state.take_all(core, || queue.pop_front());
+        core.give(held);
         assert!(all || core.holdings.free() == 0, "there was a slot for it");
         let data = held[before..].iter().filter(|a| matches!(&a.what, What::Data(_))).count();
         self.unseen = self.unseen.saturating_sub(data);
