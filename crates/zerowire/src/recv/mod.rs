@@ -29,6 +29,8 @@ mod pace;
 mod plain;
 mod receiver;
 mod refill;
+#[cfg(feature = "uring")]
+mod requests;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "zcrx")]

@@ -1,15 +1,14 @@
 //! The state machine: what a completion means. Plain code without I/O, so tests can play any
 //! sequence of completions.
 //!
-//! A connection has at most one request in the kernel. `waiting` holds the connections whose
-//! request must start, in the order of their ends. So one that empties the buffers comes after
-//! those that found none.
+//! Connections whose request must start wait in the order of their ends. So one that empties the
+//! buffers comes after those that found none.
 
 use super::posted::Posted;
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
 use crate::recv::listen::{ACCEPT, ListenStep};
-use std::collections::VecDeque;
+use crate::recv::requests::Requests;
 use std::os::fd::{FromRawFd, OwnedFd};
 use zerowire_sys::uring::ring::Cqe;
 
@@ -31,23 +30,11 @@ pub(super) const BUSY_BUFFERS: usize = 4;
 /// Turns between two checks whether fewer buffers would do.
 const TURNS: u32 = 64;
 
-/// A connection's request.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RecvOp {
-    /// In the kernel.
-    pub(super) armed: bool,
-    /// A cancellation is on its way.
-    pub(super) cancelled: bool,
-    /// In `waiting`.
-    queued: bool,
-    serial: u32,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct ReceiveMachine {
-    pub(super) requests: Vec<RecvOp>,
-    pub(super) waiting: VecDeque<u32>,
+    /// The note: its serial number.
+    pub(super) requests: Requests<u32>,
     /// Connections whose request must be cancelled since they are paused.
     pub(super) to_cancel: Vec<u32>,
     pub(super) posted: Posted,
@@ -57,8 +44,6 @@ pub(super) struct ReceiveMachine {
     least_depth: usize,
     pub(super) max_depth: usize,
     pub(super) bell_armed: bool,
-    /// Requests in the kernel.
-    pub(super) armed: usize,
     /// Bytes that came since this was last set.
     pub(super) came: usize,
     /// Requests that found no buffer since requests were last started. Each is of another
@@ -80,15 +65,13 @@ impl ReceiveMachine {
         let max_depth = max_depth.clamp(1, slots.max(1));
         let depth = depth.clamp(1, max_depth);
         Self {
-            requests: Vec::new(),
-            waiting: VecDeque::new(),
+            requests: Requests::default(),
             to_cancel: Vec::new(),
             posted: Posted::new(slots, max_depth.next_power_of_two()),
             depth,
             least_depth: depth,
             max_depth,
             bell_armed: false,
-            armed: 0,
             came: 0,
             starved: 0,
             served: 0,
@@ -125,59 +108,17 @@ impl ReceiveMachine {
         }
     }
 
-    /// A connection was put at `place`.
-    pub(super) fn add(&mut self, place: u32) {
-        if self.requests.len() <= place as usize {
-            self.requests.resize(place as usize + 1, RecvOp::default());
-        }
-        self.queue(place);
-    }
-
-    /// Queues the start of the request of `place`, unless it is in the kernel.
-    pub(super) fn queue(&mut self, place: u32) {
-        if let Some(request) = self.requests.get_mut(place as usize)
-            && !request.armed
-            && !request.queued
-        {
-            request.queued = true;
-            self.waiting.push_back(place);
-        }
-    }
-
-    /// The next connection whose request must start.
-    pub(super) fn next_to_arm(&mut self, core: &RecvState) -> Option<u32> {
-        while let Some(place) = self.waiting.pop_front() {
-            let Some(request) = self.requests.get_mut(place as usize) else { continue };
-            request.queued = false;
-            if !request.armed && core.may_receive(place) {
-                return Some(place);
-            }
-        }
-        None
-    }
-
-    /// The request of `place` could not be handed over: it comes first the next time.
-    pub(super) fn disarm(&mut self, place: u32) {
-        if let Some(request) = self.requests.get_mut(place as usize) {
-            self.armed -= usize::from(std::mem::take(&mut request.armed));
-            request.queued = true;
-            self.waiting.push_front(place);
-        }
-    }
-
     /// The user data for a request of `place` that is being started.
     pub(super) fn arm(&mut self, place: u32) -> Option<u64> {
-        let request = self.requests.get_mut(place as usize)?;
-        request.serial = request.serial.wrapping_add(1) & SERIALS;
-        self.armed += usize::from(!std::mem::replace(&mut request.armed, true));
-        request.cancelled = false;
+        let serial = self.requests.all.get(place as usize)?.note.wrapping_add(1) & SERIALS;
+        self.requests.arm(place, serial);
         self.user_data(place)
     }
 
     /// The user data of the request of `place`.
     pub(super) fn user_data(&self, place: u32) -> Option<u64> {
-        let request = self.requests.get(place as usize)?;
-        Some(u64::from(request.serial) << 32 | u64::from(place))
+        let serial = self.requests.all.get(place as usize)?.note;
+        Some(u64::from(serial) << 32 | u64::from(place))
     }
 
     /// Takes one completion in. `len_at`: the length of the ring's entry at a position.
@@ -196,10 +137,11 @@ impl ReceiveMachine {
             let (first, bytes) = ((cqe.flags >> 16) as u16, cqe.result.max(0) as usize);
             self.deliver(core, is_ours.then_some(place), (first, bytes), len_at);
         }
-        let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
+        if !is_ours {
+            return;
+        }
         if !more {
-            self.armed -= usize::from(std::mem::take(&mut request.armed));
-            request.cancelled = false;
+            self.requests.end(place);
         }
         let goes_on = match cqe.result {
             1.. => true,
@@ -217,7 +159,7 @@ impl ReceiveMachine {
         }
         let wanted = core.may_receive(place);
         if !more && wanted {
-            self.queue(place);
+            self.requests.queue(place);
         } else if more && !wanted {
             self.to_cancel.push(place);
         }
@@ -276,7 +218,7 @@ impl ReceiveMachine {
         let place = user_data as u32;
         if user_data & ACCEPT != 0 {
             core.listeners.undo(ListenStep::Cancel(place));
-        } else if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
+        } else if let Some(request) = self.requests.armed(place) {
             request.cancelled = false;
             if !core.may_receive(place) {
                 self.to_cancel.push(place);

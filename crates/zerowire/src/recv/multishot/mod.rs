@@ -137,13 +137,13 @@ impl Multishot {
             0 if core.holdings.free() == 0 && posted < self.machine.depth => posted,
             0 => usize::MAX,
         };
-        let armed = self.machine.armed;
-        for _ in 0..most.min(self.machine.waiting.len()) {
-            let Some(place) = self.machine.next_to_arm(core) else { break };
+        let armed = self.machine.requests.armed;
+        for _ in 0..most.min(self.machine.requests.waiting.len()) {
+            let Some(place) = self.machine.requests.next(core) else { break };
             let Some(entry) = self.entry(core, place) else { continue };
             let Some(user_data) = self.machine.arm(place) else { continue };
             if !self.push(&entry.user_data(user_data)) {
-                self.machine.disarm(place);
+                self.machine.requests.put_back(place);
                 break;
             }
             core.events.armed += 1;
@@ -154,19 +154,16 @@ impl Multishot {
                 break;
             }
         }
-        self.machine.armed > armed
+        self.machine.requests.armed > armed
     }
 
     /// Ends the request of `place`; false when the batch is full.
     fn cancel(&mut self, place: u32) -> bool {
         let Some(user_data) = self.machine.user_data(place) else { return true };
-        let Some(request) = self.machine.requests.get_mut(place as usize) else { return true };
-        if !request.armed || request.cancelled {
-            return true;
-        }
+        let Some(request) = self.machine.requests.armed(place).filter(|r| !r.cancelled) else { return true };
         request.cancelled = true;
         let is_pushed = self.ring.push_bare(Entry::cancel(user_data, CANCEL | u64::from(place)));
-        if !is_pushed && let Some(request) = self.machine.requests.get_mut(place as usize) {
+        if !is_pushed && let Some(request) = self.machine.requests.armed(place) {
             request.cancelled = false;
         }
         is_pushed
@@ -238,13 +235,13 @@ impl Engine for Multishot {
     }
 
     fn add(&mut self, _core: &mut RecvState, place: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
-        self.machine.add(place);
+        self.machine.requests.add(place);
         Ok(())
     }
 
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         for _ in 0..=MAX_WAITS {
-            if !self.machine.requests.get(place as usize).is_some_and(|r| r.armed) {
+            if self.machine.requests.armed(place).is_none() {
                 return Ok(());
             }
             self.cancel(place);
@@ -256,7 +253,7 @@ impl Engine for Multishot {
     }
 
     fn resume(&mut self, _core: &mut RecvState, place: u32) {
-        self.machine.queue(place);
+        self.machine.requests.queue(place);
     }
 
     fn listen(&mut self, _index: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
@@ -287,15 +284,15 @@ impl Engine for Multishot {
         self.submit_accepts(core)?;
         let has_started = self.submit(core);
         let posted = self.machine.posted.count;
-        let starves = posted == 0 && !self.machine.waiting.is_empty();
-        let may_wait = self.machine.waiting.is_empty() || starves;
+        let starves = posted == 0 && !self.machine.requests.waiting.is_empty();
+        let may_wait = self.machine.requests.waiting.is_empty() || starves;
         let want = usize::from(may_wait && timeout.is_none_or(|t| !t.is_zero()));
         let sleeps = want == 1 && (starves || core.paused > 0);
         if sleeps && !(self.arm_bell(core) && core.pool.returns().sleep()) {
             // Buffers are back, or the batch is full.
             return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
         }
-        let is_worth_it = self.is_busy && (!has_started || self.machine.armed >= MANY_REQUESTS);
+        let is_worth_it = self.is_busy && (!has_started || self.machine.requests.armed >= MANY_REQUESTS);
         let gathers = want == 1 && is_worth_it && !sleeps && core.messengers.none() && !self.gather.is_zero();
         self.machine.came = 0;
         let result = match gathers {

@@ -18,7 +18,7 @@ impl Zcrx {
             while let Some(cqe) = self.ring.pop() {
                 self.state.discard(cqe);
             }
-            if self.state.armed == 0
+            if self.state.requests.armed == 0
                 && !self.state.bell_armed
                 && self.ring.held() == 0
                 && !self.ring.has_overflowed()
@@ -68,7 +68,7 @@ impl Engine for Zcrx {
 
     fn add(&mut self, _core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         check_tcp(socket)?;
-        self.state.add(place);
+        self.state.requests.add(place);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Engine for Zcrx {
     }
 
     fn resume(&mut self, _core: &mut RecvState, place: u32) {
-        self.state.want(place);
+        self.state.requests.queue(place);
     }
 
     fn listen(&mut self, _index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {

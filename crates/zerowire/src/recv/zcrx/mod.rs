@@ -172,13 +172,13 @@ impl Zcrx {
         }
         while let Some((place, bound)) = self.state.next_arm(core) {
             let Some(fd) = core.fd(place).map(|socket| socket.as_raw_fd()) else {
-                self.state.put_back(place);
+                self.state.requests.put_back(place);
                 self.state.unwant(place);
                 continue;
             };
             let entry = Entry::recv_zc(fd, self.zcrx.id(), bound, state::recv_data(place));
             if let Err(e) = self.push(core, entry) {
-                self.state.put_back(place);
+                self.state.requests.put_back(place);
                 return Err(e);
             }
             core.events.armed += 1;

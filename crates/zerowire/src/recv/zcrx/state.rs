@@ -19,6 +19,7 @@ use super::areas::{AreaCut, Areas};
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::{Filled, Pool};
 use crate::recv::listen::ACCEPT;
+use crate::recv::requests::Requests;
 use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -45,15 +46,9 @@ pub(super) fn cancel_data(place: u32) -> u64 {
     TAG_CANCEL | u64::from(place)
 }
 
-/// A connection's receive.
+/// How far a connection's receive is.
 #[derive(Clone, Copy, Debug, Default)]
-struct ZcrxOp {
-    /// In the kernel, or handed over with the next call.
-    armed: bool,
-    /// Its cancellation is on its way.
-    cancelled: bool,
-    /// In `to_arm` or `starved`.
-    queued: bool,
+pub(super) struct RecvSpan {
     /// Bytes that it receives at most; 0: no end.
     bound: u32,
     /// Bytes of it that came.
@@ -71,10 +66,7 @@ struct AreaPiece {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct ZcrxState {
-    requests: Vec<ZcrxOp>,
-    /// Requests in the kernel.
-    pub(super) armed: usize,
-    to_arm: VecDeque<u32>,
+    pub(super) requests: Requests<RecvSpan>,
     pub(super) to_cancel: VecDeque<u32>,
     /// Connections that found no buffer.
     starved: VecDeque<u32>,
@@ -103,9 +95,7 @@ impl ZcrxState {
     /// too. With `owed` a NIC places what the kernel doesn't say it copied.
     pub(super) fn new(slots: usize, pool: &Pool, areas: Arc<Areas>, owed: Option<Arc<AtomicI64>>) -> Self {
         let mut state = Self {
-            requests: Vec::new(),
-            armed: 0,
-            to_arm: VecDeque::new(),
+            requests: Requests::default(),
             to_cancel: VecDeque::new(),
             starved: VecDeque::new(),
             pieces: vec![AreaPiece::default(); slots],
@@ -151,30 +141,11 @@ impl ZcrxState {
         }
     }
 
-    /// Knows the connection at `place` and wants to receive on it.
-    pub(super) fn add(&mut self, place: u32) {
-        if self.requests.len() <= place as usize {
-            self.requests.resize(place as usize + 1, ZcrxOp::default());
-        }
-        self.want(place);
-    }
-
-    /// Receives on `place`, if nothing does yet.
-    pub(super) fn want(&mut self, place: u32) {
-        if let Some(request) = self.requests.get_mut(place as usize)
-            && !request.armed
-            && !request.queued
-        {
-            request.queued = true;
-            self.to_arm.push_back(place);
-        }
-    }
-
     /// Ends receiving on `place`. False: nothing is in the kernel.
     pub(super) fn unwant(&mut self, place: u32) -> bool {
-        let Some(request) = self.requests.get_mut(place as usize) else { return false };
+        let Some(request) = self.requests.all.get_mut(place as usize) else { return false };
         if std::mem::take(&mut request.queued) {
-            self.to_arm.retain(|p| *p != place);
+            self.requests.waiting.retain(|p| *p != place);
             self.starved.retain(|p| *p != place);
         }
         if request.armed && !request.cancelled {
@@ -186,7 +157,7 @@ impl ZcrxState {
 
     /// Whether a request of `place` is in the kernel.
     pub(super) fn is_armed(&self, place: u32) -> bool {
-        self.requests.get(place as usize).is_some_and(|r| r.armed)
+        self.requests.all.get(place as usize).is_some_and(|r| r.armed)
     }
 
     /// Whether connections wait for buffers.
@@ -201,36 +172,19 @@ impl ZcrxState {
 
     /// Buffers are back: connections that found none try again.
     pub(super) fn feed(&mut self) {
-        self.to_arm.append(&mut self.starved);
+        self.requests.waiting.append(&mut self.starved);
     }
 
     /// The next connection to receive on, and how many bytes at most (0: any number). The limit and
     /// the share of the connection set the number, so one connection can't fill the area before it
     /// is paused.
     pub(super) fn next_arm(&mut self, core: &RecvState) -> Option<(u32, u32)> {
-        while let Some(place) = self.to_arm.pop_front() {
-            let Some(request) = self.requests.get_mut(place as usize) else { continue };
-            request.queued = false;
-            if request.armed || !core.may_receive(place) {
-                continue;
-            }
-            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.areas.buffer_bytes());
-            let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
-            let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
-            *request = ZcrxOp { armed: true, bound, ..ZcrxOp::default() };
-            self.armed += 1;
-            return Some((place, bound));
-        }
-        None
-    }
-
-    /// The entry could not be handed over: later.
-    pub(super) fn put_back(&mut self, place: u32) {
-        if let Some(request) = self.requests.get_mut(place as usize) {
-            *request = ZcrxOp { queued: true, ..ZcrxOp::default() };
-            self.armed -= 1;
-            self.to_arm.push_front(place);
-        }
+        let place = self.requests.next(core)?;
+        let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.areas.buffer_bytes());
+        let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
+        let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
+        self.requests.arm(place, RecvSpan { bound, got: 0 });
+        Some((place, bound))
     }
 
     /// A lease of `slot` has come back.
@@ -293,7 +247,7 @@ impl ZcrxState {
             // The kernel didn't find it, or it was just then at work. If it must still end, cancel
             // it again.
             TAG_CANCEL if cqe.result < 0 => {
-                if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
+                if let Some(request) = self.requests.armed(place) {
                     request.cancelled = false;
                     if !core.may_receive(place) {
                         self.unwant(place);
@@ -322,7 +276,7 @@ impl ZcrxState {
             self.find(cqe.extra)
         });
         let area = area.filter(|a| offset + u64::from(len) <= self.cuts[*a].area_bytes as u64);
-        let request = self.requests.get_mut(place as usize).filter(|r| r.armed);
+        let request = self.requests.armed(place);
         let (Some(request), Some(area)) = (request, area) else {
             // The kernel names no such thing; its memory stays out of use rather than in two hands.
             core.failed(place, libc::EIO);
@@ -330,8 +284,9 @@ impl ZcrxState {
             return true;
         };
         let Some(slot) = core.holdings.take() else { return false };
-        request.got += u64::from(len);
-        let is_bound = request.bound != 0 && request.got >= request.bound.into();
+        let span = &mut request.note;
+        span.got += u64::from(len);
+        let is_bound = span.bound != 0 && span.got >= span.bound.into();
         if let Some(piece) = self.pieces.get_mut(slot as usize) {
             *piece = AreaPiece { offset: cqe.extra, len };
         }
@@ -357,9 +312,7 @@ impl ZcrxState {
 
     /// A request has ended.
     fn ended(&mut self, core: &mut RecvState, place: u32, result: i32) {
-        let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) else { return };
-        let ZcrxOp { bound, got, .. } = std::mem::take(request);
-        self.armed -= 1;
+        let Some(RecvSpan { bound, got }) = self.requests.end(place) else { return };
         match result.wrapping_neg() {
             0 if bound == 0 || got < bound.into() => {
                 if !core.nothing(place) {
@@ -369,7 +322,7 @@ impl ZcrxState {
             libc::ENOMEM => {
                 core.events.out_of_buffers += 1;
                 if core.may_receive(place) {
-                    request.queued = true;
+                    self.requests.all[place as usize].queued = true;
                     self.starved.push_back(place);
                 }
                 return;
@@ -383,7 +336,7 @@ impl ZcrxState {
             }
         }
         if core.may_receive(place) {
-            self.want(place);
+            self.requests.queue(place);
         }
     }
 
@@ -391,12 +344,8 @@ impl ZcrxState {
     pub(super) fn discard(&mut self, cqe: WideCqe) {
         let tag = cqe.user_data & !u64::from(u32::MAX);
         if tag == TAG_RECV {
-            if cqe.flags & CQE_F_MORE == 0
-                && let Some(request) =
-                    self.requests.get_mut(cqe.user_data as u32 as usize).filter(|r| r.armed)
-            {
-                request.armed = false;
-                self.armed -= 1;
+            if cqe.flags & CQE_F_MORE == 0 {
+                self.requests.end(cqe.user_data as u32);
             }
             if let Ok(len) = u32::try_from(cqe.result)
                 && len > 0

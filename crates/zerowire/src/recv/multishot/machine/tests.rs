@@ -86,12 +86,12 @@ proptest! {
         let mut machine = ReceiveMachine::new(SLOTS, 1, 4);
         let mut position = 0;
         for place in 0..3 {
-            machine.add(place);
+            machine.requests.add(place);
         }
         let mut held: Vec<Arrival> = Vec::new();
         for (cqe, keep) in all {
             post(&mut machine, &mut core, &mut position);
-            while let Some(place) = machine.next_to_arm(&core) {
+            while let Some(place) = machine.requests.next(&core) {
                 machine.arm(place);
             }
             let before = held.len();
@@ -107,7 +107,7 @@ proptest! {
                 held.clear();
                 core.collect(|_| {});
                 while let Some(place) = core.eased.pop() {
-                    machine.queue(place);
+                    machine.requests.queue(place);
                 }
             }
             let lent = (0..3).map(|p| core.holdings.held(p) as usize).sum::<usize>();
@@ -134,11 +134,11 @@ proptest! {
 fn armed(connections: u32, (depth, most): (usize, usize)) -> (ReceiveMachine, RecvState) {
     let core = core_with(connections, 256, 256);
     let mut machine = ReceiveMachine::new(256, depth, most);
-    (0..connections).for_each(|place| machine.add(place));
-    while let Some(place) = machine.next_to_arm(&core) {
+    (0..connections).for_each(|place| machine.requests.add(place));
+    while let Some(place) = machine.requests.next(&core) {
         machine.arm(place);
     }
-    assert_eq!(machine.armed, connections as usize);
+    assert_eq!(machine.requests.armed, connections as usize);
     (machine, core)
 }
 
@@ -158,18 +158,18 @@ fn buffers_follow_the_connections_that_want_some() {
         machine.turn();
         machine.starved = 0;
         answer(&mut machine, &mut core, 3, -libc::ENOBUFS);
-        assert_eq!(machine.next_to_arm(&core), Some(3));
+        assert_eq!(machine.requests.next(&core), Some(3));
         machine.arm(3);
     }
-    assert_eq!((machine.depth, machine.armed), (8, 20));
+    assert_eq!((machine.depth, machine.requests.armed), (8, 20));
     machine.starved = 0;
     for (place, depth) in [(0, 8), (1, 8), (2, 16), (3, 16), (4, 32)] {
         answer(&mut machine, &mut core, place, -libc::ENOBUFS);
         assert_eq!(machine.depth, depth, "{place}");
     }
     (5..20).for_each(|place| answer(&mut machine, &mut core, place, -libc::ENOBUFS));
-    assert_eq!((machine.depth, machine.armed), (64, 0), "the most there may be");
-    while let Some(place) = machine.next_to_arm(&core) {
+    assert_eq!((machine.depth, machine.requests.armed), (64, 0), "the most there may be");
+    while let Some(place) = machine.requests.next(&core) {
         machine.arm(place);
     }
     // As long as many are served they stay.
@@ -194,21 +194,21 @@ fn a_cancellation_that_found_nothing_is_tried_again() {
         machine.complete(core, cqe, |_| BYTES as u32);
         core.arrivals.clear();
     };
-    machine.requests[1].cancelled = true;
+    machine.requests.all[1].cancelled = true;
     core.connections[1].paused = true;
     failed(&mut machine, &mut core, 1, -libc::EALREADY);
-    assert!(!machine.requests[1].cancelled);
+    assert!(!machine.requests.all[1].cancelled);
     assert_eq!(machine.to_cancel, [1]);
     // One that is wanted again, one that has ended, and one that there never was.
     machine.to_cancel.clear();
-    machine.requests[0].cancelled = true;
+    machine.requests.all[0].cancelled = true;
     failed(&mut machine, &mut core, 0, -libc::ENOENT);
     answer(&mut machine, &mut core, 1, -libc::ENOBUFS);
     for place in [1, 7] {
         failed(&mut machine, &mut core, place, -libc::ENOENT);
     }
-    assert!(!machine.requests[0].cancelled && machine.to_cancel.is_empty());
-    machine.requests[0].cancelled = true;
+    assert!(!machine.requests.all[0].cancelled && machine.to_cancel.is_empty());
+    machine.requests.all[0].cancelled = true;
     failed(&mut machine, &mut core, 0, 0);
-    assert!(machine.requests[0].cancelled, "it was found");
+    assert!(machine.requests.all[0].cancelled, "it was found");
 }

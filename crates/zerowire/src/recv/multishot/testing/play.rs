@@ -77,7 +77,7 @@ impl Play {
             None => self.core.connections.push(connection),
         }
         self.core.holdings.grow(self.core.connections.len());
-        self.machine.add(place);
+        self.machine.requests.add(place);
     }
 
     /// As the back end, without a ring.
@@ -96,7 +96,7 @@ impl Play {
     }
 
     fn arm(&mut self) {
-        while let Some(place) = self.machine.next_to_arm(&self.core) {
+        while let Some(place) = self.machine.requests.next(&self.core) {
             self.machine.arm(place);
         }
         self.machine.to_cancel.clear();
@@ -110,7 +110,7 @@ impl Play {
 
     fn armed(&self, place: u8) -> Option<u64> {
         let place = u32::from(place) % PLACES;
-        self.machine.requests.get(place as usize).filter(|r| r.armed)?;
+        self.machine.requests.all.get(place as usize).filter(|r| r.armed)?;
         self.machine.user_data(place)
     }
 
@@ -168,7 +168,7 @@ impl Play {
     fn collect(&mut self) {
         self.core.collect(|_| {});
         while let Some(place) = self.core.eased.pop() {
-            self.machine.queue(place);
+            self.machine.requests.queue(place);
         }
     }
 
@@ -188,8 +188,8 @@ impl Play {
         if self.is_sound {
             assert_eq!(taken, self.machine.posted.count, "a buffer is lost");
             assert_eq!(taken, self.ring.len(), "the machine and the kernel don't agree");
-            let armed = self.machine.requests.iter().filter(|r| r.armed).count();
-            assert_eq!(armed, self.machine.armed);
+            let armed = self.machine.requests.all.iter().filter(|r| r.armed).count();
+            assert_eq!(armed, self.machine.requests.armed);
         }
     }
 }

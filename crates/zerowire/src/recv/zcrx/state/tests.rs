@@ -93,7 +93,7 @@ impl Model {
     fn new(connections: u32, tokens: [u64; 2]) -> Self {
         let core = core(connections);
         let mut state = state(&core, false, tokens[0]);
-        (0..connections).for_each(|p| state.add(p));
+        (0..connections).for_each(|p| state.requests.add(p));
         Self {
             state,
             tokens,
@@ -211,7 +211,7 @@ impl Model {
         core.collect(|slot| state.returned(slot));
         while let Some(place) = core.eased.pop() {
             if core.may_receive(place) {
-                state.want(place);
+                state.requests.queue(place);
             }
         }
         book.publish(&mut state.waiting, self.head, |_, entry| ring.push_back(entry.off));
@@ -274,7 +274,7 @@ proptest! {
         // A stop takes a connection off the list until the receiver resumes it; all else goes on by
         // itself.
         for place in (0..2).filter(|p| stopped[*p as usize] && model.core.may_receive(*p)) {
-            model.state.want(place);
+            model.state.requests.queue(place);
         }
         for _ in 0..200 {
             model.submit();
@@ -285,7 +285,7 @@ proptest! {
         for (place, stream) in model.streams.iter().enumerate() {
             prop_assert!(stream.ended, "connection {} stands at {} of {}", place, stream.seen, TOTAL);
         }
-        prop_assert_eq!((model.free.len(), model.state.armed), (model.pages(), 0));
+        prop_assert_eq!((model.free.len(), model.state.requests.armed), (model.pages(), 0));
     }
 
     /// No sequence of completions makes it panic, lend a byte outside of the area, or lose a slot.
@@ -301,7 +301,7 @@ proptest! {
         if appended {
             areas.push(append(&state.areas, 1 << AREA_SHIFT));
         }
-        (0..3).for_each(|p| state.add(p));
+        (0..3).for_each(|p| state.requests.add(p));
         let slots = core.holdings.slots();
         let mut out = Vec::new();
         for (cqe, copied, arm) in all {
@@ -324,7 +324,7 @@ proptest! {
             prop_assert!(out.iter().all(|a| !matches!(&a.what, What::Data(lease) if !is_inside(lease))));
             let lent = out.iter().filter(|a| matches!(a.what, What::Data(_))).count();
             prop_assert_eq!(core.holdings.free() + lent, slots);
-            prop_assert_eq!(state.armed, (0..3).filter(|p| state.is_armed(*p)).count());
+            prop_assert_eq!(state.requests.armed, (0..3).filter(|p| state.is_armed(*p)).count());
         }
         out.clear();
         core.collect(|slot| state.returned(slot));
@@ -358,7 +358,7 @@ fn hostile() -> impl Strategy<Value = (WideCqe, u64, bool)> {
 fn the_ledger_follows_what_the_kernel_says_it_copied() {
     let mut core = core(1);
     let mut state = state(&core, true, 0);
-    state.add(0);
+    state.requests.add(0);
     assert!(state.next_arm(&core).is_some());
     let piece = |state: &mut ZcrxState, core: &mut RecvState, page: u64, len| {
         let mut one =

@@ -36,7 +36,7 @@ impl Cycle {
             ZcrxRegion::alone(slots.next_power_of_two() as u32).map_err(RecvError::system("mmap"))?;
         let shared = SharedIfq::new(Areas::new(area, cut), None, Arc::new(region));
         let mut state = ZcrxState::new(slots, &core.pool, Arc::clone(&shared.areas), None);
-        state.add(0);
+        state.requests.add(0);
         let _ = state.next_arm(&core);
         Ok(Self { core, state, shared, next: 0, pages: slots as u64 })
     }

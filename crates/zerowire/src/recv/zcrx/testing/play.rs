@@ -116,7 +116,7 @@ impl Play {
             None => self.core.connections.push(connection),
         }
         self.core.holdings.grow(self.core.connections.len());
-        self.state.add(place);
+        self.state.requests.add(place);
     }
 
     fn append(&mut self, elsewhere: bool) {
@@ -193,7 +193,7 @@ impl Play {
         core.collect(|slot| state.returned(slot));
         while let Some(place) = core.eased.pop() {
             if core.may_receive(place) {
-                state.want(place);
+                state.requests.queue(place);
             }
         }
         if flush {
@@ -216,7 +216,7 @@ impl Play {
     fn change(&mut self, place: u32, how: u8) {
         match how % 3 {
             0 => drop(self.state.unwant(place)),
-            1 if self.core.may_receive(place) => self.state.want(place),
+            1 if self.core.may_receive(place) => self.state.requests.queue(place),
             1 => {}
             _ => {
                 if self.core.holdings.held(place) == 0 && !self.state.is_armed(place) {
@@ -276,7 +276,7 @@ impl Play {
         assert_eq!(holdings.free() + holdings.lent() as usize, holdings.slots(), "a slot is lost");
         assert!(holdings.lent() as usize >= data);
         let armed = (0..PLACES).filter(|p| self.state.is_armed(*p)).count();
-        assert_eq!(armed, self.state.armed);
+        assert_eq!(armed, self.state.requests.armed);
         if self.is_sound {
             let all = self.free.len() + self.state.waiting.len() + data + self.unseen;
             let pages = if self.memory.len() > 1 { PAGES + ADDED } else { PAGES };
