@@ -39,21 +39,11 @@ pub(super) struct MappedState {
     pub(super) regions: Vec<RegionFile>,
     /// Written when the daemon waits for a release.
     pub(super) released: OwnedFd,
-    slots: Box<[Mutex<WindowSlot>]>,
+    /// One for each window.
+    pub(super) slots: Box<[Mutex<WindowSlot>]>,
 }
 
 impl MappedState {
-    pub(super) fn new(
-        options: MapOptions,
-        headers: OwnedFd,
-        data: OwnedFd,
-        regions: Vec<RegionFile>,
-        released: OwnedFd,
-    ) -> Self {
-        let slots = (0..options.windows).map(|_| Mutex::default()).collect();
-        Self { options, headers, data, regions, released, slots }
-    }
-
     pub(super) fn slot(&self, window: u32) -> MutexGuard<'_, WindowSlot> {
         lock(&self.slots[window as usize])
     }

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -176,10 +177,11 @@ pub(super) fn parts(answer: MapAnswer, socket: &OwnedFd, path: &Path) -> Result<
     sealed(&headers, options.headers_len()).map_err(|e| broken(format!("the headers' file {e}")))?;
     sealed(&data, options.data_len()).map_err(|e| broken(format!("the data's file {e}")))?;
     let regions = regions(fds.collect(), socket, path)?;
+    let slots = (0..options.windows).map(|_| Mutex::default()).collect();
     rustix::io::ioctl_fionbio(&ready, true).map_err(system("FIONBIO (the ready socket)"))?;
     rustix::io::ioctl_fionbio(&stream, false).map_err(system("FIONBIO (the socket)"))?;
     Ok(MapParts {
-        core: MappedState::new(options, headers, data, regions, released),
+        core: MappedState { options, headers, data, regions, released, slots },
         ready,
         socket: stream,
         host_port: reply.host_port,

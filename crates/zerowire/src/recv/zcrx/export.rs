@@ -16,35 +16,32 @@ use std::sync::Arc;
 /// leases, and this value with its clones. Another process can't take part: it doesn't have the
 /// memory.
 #[derive(Clone, Debug)]
-pub struct SharedArea(pub(super) Arc<Export>);
-
-#[derive(Debug)]
-pub(super) struct Export {
+pub struct SharedArea {
     pub(super) shared: Arc<SharedIfq>,
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Arc<OwnedFd>,
 }
 
 impl SharedArea {
     pub(super) fn new(shared: Arc<SharedIfq>, fd: OwnedFd) -> Self {
         shared.set_exported();
-        Self(Arc::new(Export { shared, fd }))
+        Self { shared, fd: Arc::new(fd) }
     }
 
     /// Bytes of the area, with those that were added
     /// ([`Receiver::add_area`](crate::recv::Receiver::add_area)).
     pub fn area_bytes(&self) -> usize {
-        self.0.shared.areas.bytes()
+        self.shared.areas.bytes()
     }
 
     /// Buffers of the area, as the kernel cuts it, with those of areas that were added.
     pub fn buffers(&self) -> usize {
-        self.0.shared.areas.buffers()
+        self.shared.areas.buffers()
     }
 
     /// What a receiver on it needs.
     pub(in crate::recv) fn core(&self, options: &RecvOptions) -> Result<RecvState, RecvError> {
-        let plan = LeasePlan::part(&self.0.shared, options);
-        let areas = self.0.shared.areas.after(0).into_iter();
+        let plan = LeasePlan::part(&self.shared, options);
+        let areas = self.shared.areas.after(0).into_iter();
         // The others follow, see `ZcrxState::new`.
         let first = areas.map(|(area, _)| area).next().ok_or(RecvError::NotShareable)?;
         core_on(first, options.buffer_bytes, plan.slots, plan.share)

@@ -31,14 +31,12 @@ const TAKEN_TRIES: u32 = 100;
 const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many leases the area gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LeasePlan {
     /// Leases at a time.
     pub(super) slots: usize,
     /// Leases that pause a connection.
     pub(super) share: usize,
-    /// Bytes of a buffer of the kernel.
-    chunk: usize,
     /// Bytes of the area that are registered.
     registered: usize,
 }
@@ -60,7 +58,7 @@ impl LeasePlan {
             None => options.buffers.saturating_mul(options.buffer_bytes),
         };
         let registered = Self::registered(bytes, chunk)?;
-        Ok(Some(Self { chunk, registered, ..Self::leases(registered / chunk, has_device, options) }))
+        Ok(Some(Self { registered, ..Self::leases(registered / chunk, has_device, options) }))
     }
 
     /// How many bytes of an area are registered, in buffers of `chunk`.
@@ -90,7 +88,7 @@ impl LeasePlan {
     fn leases(buffers: usize, has_device: bool, options: &RecvOptions) -> Self {
         let slots = Self::slots(buffers, has_device);
         let share = Share { asked: options.share, buffers: options.buffers }.of(slots);
-        Self { slots, share, chunk: 0, registered: 0 }
+        Self { slots, share, registered: 0 }
     }
 }
 
@@ -151,9 +149,9 @@ impl Zcrx {
         let ring = make_ring(options)?;
         // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of
         // what completions of this ring named, read it.
-        let zcrx = unsafe { Registered::import(&ring, area.0.fd.as_fd(), &area.0.shared.region) };
+        let zcrx = unsafe { Registered::import(&ring, area.fd.as_fd(), &area.shared.region) };
         let zcrx = zcrx.map_err(import_refused)?;
-        Ok(Self::on(core, options, ring, zcrx, Arc::clone(&area.0.shared)))
+        Ok(Self::on(core, options, ring, zcrx, Arc::clone(&area.shared)))
     }
 
     /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).
