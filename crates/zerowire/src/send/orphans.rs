@@ -114,13 +114,8 @@ pub(super) fn take_over(cookie: u64) -> Option<(SocketBackend, Window)> {
     let mut all = lock(&LIST);
     let is_it = |o: &Orphan| matches!(&o.back, AnyBackend::Socket(b) if b.has_cookie(cookie));
     let at = all.here.iter().position(is_it)?;
-    match all.here.swap_remove(at) {
-        Orphan { back: AnyBackend::Socket(back), window } => Some((back, window)),
-        other => {
-            all.here.push(other);
-            None
-        }
-    }
+    let Orphan { back: AnyBackend::Socket(back), window } = all.here.swap_remove(at) else { return None };
+    Some((back, window))
 }
 
 /// Puts what is left of a sender on the list.

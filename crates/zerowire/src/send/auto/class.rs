@@ -1,7 +1,8 @@
 //! One class of lengths: its trials and runs.
 
 use super::{
-    BLOCK, BLOCKS, Because, COPIED_IN_A_ROW, Decision, FIRST_RUN, KNOCK, LONGEST_RUN, SendWay, WARM_UP,
+    ALWAYS_COPIED_BELOW, BLOCK, BLOCKS, Because, CLASSES, COPIED_IN_A_ROW, Choice, Decision, FIRST_RUN,
+    KNOCK, LONGEST_RUN, SendWay, WARM_UP,
 };
 use crate::ledger::CopyReason;
 
@@ -27,21 +28,16 @@ pub(super) enum TrialState {
 #[derive(Clone, Debug)]
 pub(super) struct Class {
     pub(super) state: TrialState,
-    pub(super) serving: SendWay,
-    pub(super) because: Because,
+    pub(super) choice: Choice,
     /// Nanoseconds of the block that runs, and how many of its sends were measured.
     block_ns: u64,
     block_sends: u32,
     copy: Samples,
     lend: Samples,
-    pub(super) copy_ns: u64,
-    pub(super) lend_ns: u64,
     run: u32,
     copied_in_a_row: u32,
     /// Of the present trial or knock: notifications that said lent.
     seen_lent: u32,
-    pub(super) sends: u64,
-    pub(super) trials: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,22 +64,29 @@ impl Samples {
 }
 
 impl Class {
-    pub(super) const fn new() -> Self {
-        Self {
-            state: TrialState::Trial { way: SendWay::Copy, left: BLOCK },
-            serving: SendWay::Copy,
-            because: Because::Trial,
-            block_ns: 0,
-            block_sends: 0,
-            copy: Samples { values: [0; BLOCKS], n: 0 },
-            lend: Samples { values: [0; BLOCKS], n: 0 },
+    /// The class of lengths from 2 to the power of `number` on.
+    pub(super) fn new(number: usize) -> Self {
+        let is_short = (2usize << number) <= ALWAYS_COPIED_BELOW;
+        let choice = Choice {
+            from_bytes: if number == 0 { 0 } else { 1 << number },
+            to_bytes: if number + 1 == CLASSES { usize::MAX } else { (2 << number) - 1 },
+            way: SendWay::Copy,
+            because: if is_short { Because::Short } else { Because::Trial },
             copy_ns: 0,
             lend_ns: 0,
+            sends: 0,
+            trials: 0,
+        };
+        Self {
+            state: TrialState::Trial { way: SendWay::Copy, left: BLOCK },
+            choice,
+            block_ns: 0,
+            block_sends: 0,
+            copy: Samples::default(),
+            lend: Samples::default(),
             run: FIRST_RUN,
             copied_in_a_row: 0,
             seen_lent: 0,
-            sends: 0,
-            trials: 0,
         }
     }
 
@@ -98,17 +101,17 @@ impl Class {
     }
 
     pub(super) fn begin_run(&mut self, way: SendWay, because: Because) {
-        self.serving = way;
-        self.because = because;
+        self.choice.way = way;
+        self.choice.because = because;
         self.state = TrialState::Run { way, left: self.run };
         self.run = self.run.saturating_mul(2).min(LONGEST_RUN);
         self.copied_in_a_row = 0;
     }
 
     pub(super) fn decide(&mut self) -> Decision {
-        self.sends += 1;
+        self.choice.sends += 1;
         // Outside a trial. What was refused or copied by the kernel was not measured.
-        let reason = match self.because {
+        let reason = match self.choice.because {
             Because::Short => CopyReason::Small,
             Because::Trial => CopyReason::Trial,
             Because::Measured => CopyReason::Cheaper,
@@ -120,7 +123,7 @@ impl Class {
                 let turn = Decision { way: *way, measure: false, reason };
                 *left -= 1;
                 if *left == 0 {
-                    if matches!(self.because, Because::KernelCopied | Because::Refused) {
+                    if matches!(self.choice.because, Because::KernelCopied | Because::Refused) {
                         self.state = TrialState::Knock { left: KNOCK, waited: 0, read_at: 0 };
                         self.seen_lent = 0;
                         self.copied_in_a_row = 0;
@@ -144,7 +147,7 @@ impl Class {
                 // so there is another knock after a while.
                 *waited += 1;
                 if *waited >= FIRST_RUN {
-                    let because = self.because;
+                    let because = self.choice.because;
                     self.begin_run(SendWay::Copy, because);
                 }
                 Decision { way: SendWay::Copy, measure: false, reason }
@@ -189,15 +192,15 @@ impl Class {
             self.state = TrialState::Trial { way, left: BLOCK };
             return;
         }
-        (self.copy_ns, self.lend_ns) = (copy_ns, lend_ns);
-        self.trials += 1;
-        let (serving, challenger) = match self.serving {
-            SendWay::Copy => (self.copy_ns, self.lend_ns),
-            SendWay::Lend => (self.lend_ns, self.copy_ns),
+        (self.choice.copy_ns, self.choice.lend_ns) = (copy_ns, lend_ns);
+        self.choice.trials += 1;
+        let (serving, challenger) = match self.choice.way {
+            SendWay::Copy => (self.choice.copy_ns, self.choice.lend_ns),
+            SendWay::Lend => (self.choice.lend_ns, self.choice.copy_ns),
         };
         let replaced = challenger * 100 < serving * (100 - HYSTERESIS_PERCENT);
-        let way = if replaced { self.serving.other() } else { self.serving };
-        if self.trials > 1 && replaced {
+        let way = if replaced { self.choice.way.other() } else { self.choice.way };
+        if self.choice.trials > 1 && replaced {
             // What was true has changed: look again soon.
             self.run = FIRST_RUN;
         }

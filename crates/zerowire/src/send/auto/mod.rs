@@ -140,7 +140,7 @@ impl Auto {
     /// A policy that knows nothing yet.
     pub fn new() -> Self {
         Self {
-            classes: vec![Class::new(); CLASSES].into_boxed_slice(),
+            classes: (0..CLASSES).map(Class::new).collect(),
             notification_ns: 0,
             trials_running: true,
             knocking: None,
@@ -157,7 +157,7 @@ impl Auto {
         let number = Self::class_of(len);
         let class = &mut self.classes[number];
         if len < ALWAYS_COPIED_BELOW {
-            class.sends += 1;
+            class.choice.sends += 1;
             return Decision { way: SendWay::Copy, measure: false, reason: CopyReason::Small };
         }
         let turn = class.decide();
@@ -185,7 +185,7 @@ impl Auto {
         let notification_ns = self.notification_ns;
         self.classes[Self::class_of(len)].measured(way, ns, notification_ns);
         self.trials_running =
-            self.classes.iter().any(|c| c.sends > 0 && matches!(c.state, TrialState::Trial { .. }));
+            self.classes.iter().any(|c| c.choice.sends > 0 && matches!(c.state, TrialState::Trial { .. }));
     }
 
     /// The kernel gave a lent payload of `len` bytes back, and says whether it copied it.
@@ -221,21 +221,7 @@ impl Auto {
 
     /// What serves each class that was used, and why.
     pub fn choices(&self) -> Vec<Choice> {
-        self.classes
-            .iter()
-            .enumerate()
-            .filter(|(_, class)| class.sends > 0)
-            .map(|(i, class)| Choice {
-                from_bytes: if i == 0 { 0 } else { 1 << i },
-                to_bytes: if i + 1 == CLASSES { usize::MAX } else { (2 << i) - 1 },
-                way: class.serving,
-                because: if (2usize << i) <= ALWAYS_COPIED_BELOW { Because::Short } else { class.because },
-                copy_ns: class.copy_ns,
-                lend_ns: class.lend_ns,
-                sends: class.sends,
-                trials: class.trials,
-            })
-            .collect()
+        self.classes.iter().map(|class| &class.choice).filter(|choice| choice.sends > 0).cloned().collect()
     }
 }
 

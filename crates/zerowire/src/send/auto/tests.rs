@@ -170,7 +170,8 @@ fn a_knock_asks_for_its_notifications_and_ever_more_seldom() {
         // Other lengths in between change nothing.
         auto.decide(100);
         if auto.awaits_answer() {
-            asked.push((lent, auto.classes[Auto::class_of(4096)].sends - u64::from(FIRST_RUN + KNOCK)));
+            asked
+                .push((lent, auto.classes[Auto::class_of(4096)].choice.sends - u64::from(FIRST_RUN + KNOCK)));
         }
     }
     assert_eq!(asked, [0, 1, 2, 4, 8, 16, 32, 64].map(|sends| (KNOCK, sends)));

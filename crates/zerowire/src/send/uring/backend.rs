@@ -110,8 +110,10 @@ impl UringBackend {
     }
 
     fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, options: &SendOptions) -> Self {
-        let (channel, features, capacity) =
-            core.with(|c| (c.attach(), c.facts.features, c.facts.submissions));
+        let (channel, features, capacity) = core.with(|c| {
+            c.users += 1;
+            (c.book.attach(), c.facts.features, c.facts.submissions)
+        });
         let cannot_lend = match kind.kind {
             _ if options.mode == SendMode::Copy => Some(NoLoan::asked()),
             SocketFamily::Unix => Some(NoLoan::unix()),

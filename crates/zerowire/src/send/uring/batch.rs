@@ -53,7 +53,8 @@ pub(super) fn submit(
     sent: &mut Vec<Accepted>,
 ) -> io::Result<()> {
     c.begin(batch.is_chain)?;
-    let mut messages = c.take_messages(batch.payloads.len());
+    let mut messages = std::mem::take(&mut c.messages);
+    messages.resize_with(messages.len().max(batch.payloads.len()), Message::default);
     let (count, pushed) = push(c, to, &batch, &mut messages);
     let mut result = pushed;
     if count > 0 {
@@ -71,7 +72,7 @@ pub(super) fn submit(
         }
         result = settled.and(taken).and(result);
     }
-    c.put_messages(messages);
+    c.messages = messages;
     result
 }
 

@@ -70,7 +70,8 @@ pub(super) struct EngineState {
     pub(super) book: Book,
     /// The socket that is in the ring's table of files.
     file: Option<RawFd>,
-    messages: Vec<Message>,
+    /// Kept from batch to batch.
+    pub(super) messages: Vec<Message>,
     /// Engines and senders that still use it.
     pub(super) users: usize,
     pub(super) counts: EngineCounts,
@@ -179,25 +180,6 @@ impl EngineState {
     /// The ring is one sender's own, and follows it to another thread.
     pub(super) fn follow_the_sender(&mut self) {
         self.rule = self.rule.following_the_sender();
-    }
-
-    /// A place for a sender, which is one more user.
-    pub(super) fn attach(&mut self) -> u32 {
-        self.users += 1;
-        self.book.attach()
-    }
-
-    /// At least `count` messages to fill; given back with [`EngineState::put_messages`].
-    pub(super) fn take_messages(&mut self, count: usize) -> Vec<Message> {
-        let mut all = std::mem::take(&mut self.messages);
-        while all.len() < count {
-            all.push(Message::default());
-        }
-        all
-    }
-
-    pub(super) fn put_messages(&mut self, messages: Vec<Message>) {
-        self.messages = messages;
     }
 }
 
