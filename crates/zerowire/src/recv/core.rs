@@ -184,7 +184,7 @@ impl RecvState {
     /// on, and one that holds less goes on. Returns how many slots there are.
     pub(crate) fn add_slots(&mut self, slots: usize, share: usize) -> usize {
         let all = self.holdings.add_slots(slots, share);
-        self.pool.returns().grow(all);
+        self.pool.returns.grow(all);
         for connection in self.connections.iter_mut().filter(|c| c.paused) {
             if self.holdings.may_resume(self.holdings.held(connection.id.place)) {
                 connection.paused = false;
@@ -209,7 +209,7 @@ impl RecvState {
     /// Takes back what the program gave back.
     pub(super) fn collect(&mut self, mut each: impl FnMut(u32)) {
         let pool = Arc::clone(&self.pool);
-        let count = pool.returns().take(|slot| {
+        let count = pool.returns.take(|slot| {
             let Some((place, held)) = self.holdings.give_back(slot) else { return };
             each(slot);
             let Some(connection) = self.connections.get_mut(place as usize) else { return };

@@ -24,7 +24,8 @@ pub(crate) struct Pool {
     first: Area,
     /// The same of areas that were added later: places for as many as there can be.
     added: OnceLock<Box<[OnceLock<Area>]>>,
-    returns: Returns,
+    /// The list of slots that came back.
+    pub(crate) returns: Returns,
     bell: OwnedFd,
     /// See [`Pool::keep`].
     kept: OnceLock<Arc<dyn Any + Send + Sync>>,
@@ -55,11 +56,6 @@ impl Pool {
     pub(crate) fn add(&self, area: Area) -> bool {
         let places = self.added.get_or_init(|| (0..MOST_ADDED).map(|_| OnceLock::new()).collect());
         places.iter().find(|p| p.get().is_none()).is_some_and(|p| p.set(area).is_ok())
-    }
-
-    /// The list of slots that came back.
-    pub(crate) fn returns(&self) -> &Returns {
-        &self.returns
     }
 
     /// Readable when a slot came back while the receiver slept.

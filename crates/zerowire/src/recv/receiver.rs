@@ -329,8 +329,7 @@ impl Receiver {
 
     /// The socket of a connection, to send on it or to set options.
     pub fn socket(&self, id: ConnectionId) -> Option<BorrowedFd<'_>> {
-        let place = self.place(id).ok()?;
-        self.core.connections[place as usize].socket.as_ref().map(AsFd::as_fd)
+        self.core.fd(self.place(id).ok()?)
     }
 
     /// Connections that were added and not removed.

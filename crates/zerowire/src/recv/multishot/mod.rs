@@ -288,7 +288,7 @@ impl Engine for Multishot {
         let may_wait = self.machine.requests.waiting.is_empty() || starves;
         let want = usize::from(may_wait && timeout.is_none_or(|t| !t.is_zero()));
         let sleeps = want == 1 && (starves || core.paused > 0);
-        if sleeps && !(self.arm_bell(core) && core.pool.returns().sleep()) {
+        if sleeps && !(self.arm_bell(core) && core.pool.returns.sleep()) {
             // Buffers are back, or the batch is full.
             return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
         }
@@ -300,7 +300,7 @@ impl Engine for Multishot {
             false => self.enter(core, want, timeout),
         };
         if sleeps {
-            core.pool.returns().awake();
+            core.pool.returns.awake();
         }
         self.drain(core);
         self.is_busy = self.machine.came >= BUSY_BYTES;

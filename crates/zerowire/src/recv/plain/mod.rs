@@ -152,7 +152,7 @@ impl Plain {
             return Ok(true);
         }
         core.events.out_of_buffers += 1;
-        if core.pool.returns().sleep() {
+        if core.pool.returns.sleep() {
             core.called();
             let pool = std::sync::Arc::clone(&core.pool);
             // Connections are accepted meanwhile; those that have data wait.
@@ -169,7 +169,7 @@ impl Plain {
             let limit = timeout.and_then(|t| Timespec::try_from(t).ok());
             let result = poll(&mut fds[..=count], limit.as_ref());
             let ready = fds.map(|fd| !fd.revents().is_empty());
-            pool.returns().awake();
+            pool.returns.awake();
             pool.hush();
             match result {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -186,13 +186,13 @@ impl Plain {
 
     fn wait_for_data(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         let sleeps = core.paused > 0;
-        if sleeps && !core.pool.returns().sleep() {
+        if sleeps && !core.pool.returns.sleep() {
             return Ok(());
         }
         core.called();
         let result = syscall::epoll_wait(self.epoll.as_fd(), &mut self.events, timeout);
         if sleeps {
-            core.pool.returns().awake();
+            core.pool.returns.awake();
         }
         match result {
             Ok(()) => {}

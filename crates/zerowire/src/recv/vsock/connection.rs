@@ -136,10 +136,8 @@ impl MappedConnection {
         }
     }
 
-    /// The mapping, and the window that comes next.
-    fn view(&self) -> Result<(Arc<View>, u32), Error> {
-        let state = lock(&self.state);
-        Ok((Arc::clone(state.view.as_ref().ok_or(Error::NotMapped)?), state.next))
+    fn view(&self) -> Result<Arc<View>, Error> {
+        lock(&self.state).view.clone().ok_or(Error::NotMapped)
     }
 
     fn next_poll_value(&self) -> Result<u32, Error> {
@@ -227,7 +225,7 @@ impl MappedConnection {
     /// # Errors
     /// [`Error::NotMapped`].
     pub fn arm(&self) -> Result<bool, Error> {
-        let (view, _) = self.view()?;
+        let view = self.view()?;
         Ok(!sleep_check(view.program_sleeps(), || {
             // An error is something to look at, too.
             !self.next_poll_value().is_ok_and(|value| value == POLL_NOTHING)
@@ -239,7 +237,7 @@ impl MappedConnection {
     /// # Errors
     /// [`Error::NotMapped`], [`Error::System`].
     pub fn disarm(&self) -> Result<(), Error> {
-        let (view, _) = self.view()?;
+        let view = self.view()?;
         awake(view.program_sleeps());
         self.sockets.clear()
     }

@@ -40,7 +40,6 @@ pub use options::{Flush, ZcrxOptions};
 
 use super::RecvError;
 use super::core::RecvState;
-use super::lease::Pool;
 use areas::Share;
 pub(super) use open::new_core;
 use refill::is_low;
@@ -68,7 +67,6 @@ pub(super) struct Zcrx {
     ring: WideRing,
     zcrx: Registered,
     state: ZcrxState,
-    pool: Arc<Pool>,
     shared: Arc<SharedIfq>,
     /// In the pool, too.
     left: Arc<Leftover>,
@@ -226,7 +224,7 @@ impl Zcrx {
 
     /// Waits for completions, and for leases where that helps.
     fn wait(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
-        let pool = Arc::clone(&self.pool);
+        let pool = Arc::clone(&core.pool);
         let (starved, blocked) = (self.state.is_starved(), self.state.is_blocked());
         let lent = core.holdings.slots() - core.holdings.free();
         let is_low = is_low(lent, self.shared.areas.buffers(), self.shared.is_exported());
@@ -236,12 +234,12 @@ impl Zcrx {
             core.called();
             pool.hush();
         }
-        if sleeps && !pool.returns().sleep() {
+        if sleeps && !pool.returns.sleep() {
             return Ok(());
         }
         let result = self.sleep(core, timeout, sleeps, starved);
         if sleeps {
-            pool.returns().awake();
+            pool.returns.awake();
         }
         result
     }
@@ -254,7 +252,7 @@ impl Zcrx {
         starved: bool,
     ) -> Result<(), RecvError> {
         if sleeps && !self.state.bell_armed {
-            let bell = self.pool.bell().as_raw_fd();
+            let bell = core.pool.bell().as_raw_fd();
             self.push(core, Entry::readable(bell, state::BELL))?;
             self.state.bell_armed = true;
         }

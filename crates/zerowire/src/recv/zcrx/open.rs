@@ -200,7 +200,6 @@ impl Zcrx {
             zcrx,
             state,
             left,
-            pool: Arc::clone(&core.pool),
             flush: options.zcrx.flush,
             no_flush: false,
             share: Share { asked: options.share, buffers: options.buffers },
