@@ -129,11 +129,6 @@ impl PacketSocket {
         Ok(true)
     }
 
-    /// Pushes a frame that lies elsewhere.
-    fn push_copy(&mut self, frame: &[u8]) -> Result<bool, FrameError> {
-        self.push_offload(&VnetHeader::NONE, frame.len(), &mut |to| to.copy_from_slice(frame))
-    }
-
     /// Sends one frame with one send(2), from where it lies, if none waits. False: no room at the
     /// moment, or frames wait (flush first). `frame` begins with its Ethernet header; with the
     /// option `offload` it goes without any.
@@ -146,7 +141,7 @@ impl PacketSocket {
         }
         if self.header_bytes > 0 {
             // The header has to lie before the frame.
-            self.push_copy(frame)?;
+            self.push(frame.len(), &mut |to| to.copy_from_slice(frame))?;
             let flushed = self.flush();
             // The caller keeps a frame that wasn't taken: it must not go with a later flush, too.
             let taken = self.waiting.is_empty();

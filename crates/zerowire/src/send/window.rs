@@ -155,11 +155,6 @@ impl Window {
         ticket
     }
 
-    /// Leaves a ticket out, for a payload of [`copied_as`](Self::copied_as).
-    pub(crate) fn skip_ticket(&mut self) {
-        self.take_ticket();
-    }
-
     /// As [`copied`](Self::copied), with a ticket that was left out before.
     pub(crate) fn copied_as(&mut self, ticket: Ticket, payload: Payload) {
         self.complete(ticket, true);
@@ -362,7 +357,8 @@ impl Window {
         self.lent.iter_mut().find(|l| l.ticket == ticket)?.payload.as_mut()
     }
 
-    fn take_ticket(&mut self) -> Ticket {
+    /// The ticket of a payload, which may come later, by [`copied_as`](Self::copied_as).
+    pub(crate) fn take_ticket(&mut self) -> Ticket {
         let ticket = Ticket::new(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
         ticket

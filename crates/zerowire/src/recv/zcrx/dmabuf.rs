@@ -5,7 +5,7 @@ use crate::area::Area;
 use crate::recv::RecvError;
 use rustix::fs::{SeekFrom, seek};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Memory that a driver has exported: of the `udmabuf` device, a DMA heap, or a GPU whose memory
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// and its leases live. Leases are plain slices of its memory.
 #[derive(Clone, Debug)]
 pub struct Dmabuf {
-    fd: Arc<OwnedFd>,
+    pub(super) fd: Arc<OwnedFd>,
     bytes: usize,
 }
 
@@ -52,10 +52,6 @@ impl Dmabuf {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
-    }
-
-    pub(super) fn raw(&self) -> std::os::fd::RawFd {
-        self.fd.as_raw_fd()
     }
 
     /// Maps it.

@@ -1,7 +1,6 @@
 //! Set-up: how an area is cut, the ring, the registration, areas that are added later, and what
 //! their refusal means.
 
-use super::Dmabuf;
 use super::areas::{AreaCut, Areas, Share};
 use super::refusal::{ABSENT, explained, import_refused, not_added, refused};
 use super::shared::{Leftover, SharedIfq};
@@ -12,7 +11,7 @@ use crate::recv::core::RecvState;
 use crate::recv::receiver::core_on;
 use crate::recv::{RecvBackend, RecvError, RecvOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 use zerowire_sys::netdevice;
@@ -113,7 +112,7 @@ impl Zcrx {
             source: ZcrxSource::NoDevice,
             area: area.base(),
             area_bytes: plan.registered,
-            dmabuf: options.zcrx.dmabuf.as_ref().map(Dmabuf::raw),
+            dmabuf: options.zcrx.dmabuf.as_ref().map(|dmabuf| dmabuf.fd.as_raw_fd()),
             entries: plan.slots.min(MOST_ENTRIES as usize).next_power_of_two() as u32,
             kernel_ring: options.zcrx.kernel_ring,
             buffer_bytes: options.zcrx.rx_buf_len.unwrap_or(0),
@@ -125,7 +124,9 @@ impl Zcrx {
         };
         let registered = match &queue {
             None => Ok(ZcrxSource::NoDevice),
-            Some((name, queue)) => index_of(name).map(|i| ZcrxSource::Queue { interface: i, queue: *queue }),
+            Some((name, queue)) => netdevice::socket()
+                .and_then(|socket| netdevice::index(socket, name))
+                .map(|interface| ZcrxSource::Queue { interface, queue: *queue }),
         }
         .and_then(|source| {
             request.source = source;
@@ -231,11 +232,6 @@ fn patiently<T>(has_device: bool, mut attempt: impl FnMut() -> io::Result<T>) ->
             other => return other,
         }
     }
-}
-
-/// The number of an interface in the network namespace of the thread; ENODEV.
-fn index_of(name: &str) -> io::Result<u32> {
-    netdevice::index(netdevice::socket()?, name)
 }
 
 #[cfg(test)]

@@ -170,7 +170,9 @@ impl Sender {
                     // then stays.
                     let _ = self.loans.window.lend(std::mem::replace(p, empty()), id, false);
                 }
-                None => self.loans.window.skip_ticket(),
+                None => {
+                    self.loans.window.take_ticket();
+                }
             }
         }
         let mut lost = 0;

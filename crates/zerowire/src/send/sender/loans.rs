@@ -10,7 +10,6 @@ use super::super::window::LoanTotals;
 use super::super::{SendError, SendOptions, Ticket, Window};
 use super::lending::Lending;
 use crate::ledger::{CopyReason, Counters};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -181,11 +180,6 @@ impl SendLoans {
         }
         self.back.wait(room, left.min(LOOK_EVERY)).map_err(SendError::system("poll"))?;
         self.look()
-    }
-
-    /// Ends the back end, and gives the socket back. The kernel holds nothing any more.
-    pub(super) fn take_socket(&mut self) -> Option<OwnedFd> {
-        std::mem::replace(&mut self.back, AnyBackend::Gone).into_socket()
     }
 
     /// Ends all loans, or leaves them to the list of orphans. `sent`: bytes of the payload that

@@ -350,7 +350,7 @@ impl Sender {
         if let Err(error) = self.drain_all(timeout) {
             return Err(Unfinished { sender: Box::new(self), error });
         }
-        match self.loans.take_socket() {
+        match std::mem::replace(&mut self.loans.back, AnyBackend::Gone).into_socket() {
             Some(socket) => Ok(socket),
             None => Err(Unfinished { sender: Box::new(self), error: SendError::NotConnected }),
         }
