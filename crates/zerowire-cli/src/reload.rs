@@ -1,5 +1,6 @@
 //! SIGHUP: the configuration file is read again.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::service::HandedSockets;
 /// What is known of the file when it is read again.
 pub struct FileReload {
     /// Names of the file's VMs when it was read last.
-    names: Vec<String>,
+    names: BTreeSet<String>,
     /// Sockets that VMs of the file have from the service manager.
     pub handed: HandedSockets,
 }
@@ -23,8 +24,8 @@ impl FileReload {
     }
 
     /// Makes the VMs of `file` those that it has now. The log says what has changed, and what has
-    /// failed. `change` does it, and `running` are all VMs behind that. Returns the names of VMs
-    /// that were added.
+    /// failed. `change` does it, and `running` are all VMs behind that. A VM that somebody else
+    /// changes meanwhile stays as it is. Returns the names of VMs that were added.
     ///
     /// # Errors
     /// Why nothing has changed.
@@ -36,14 +37,18 @@ impl FileReload {
         change: impl FnOnce(&[String], Vec<C>) -> Result<Reloaded, E>,
         running: impl FnOnce() -> Vec<VmInfo<C>>,
     ) -> Result<Vec<String>, String> {
-        let wanted = wanted.map_err(|e| format!("{e:#}"))?;
+        let mut wanted = wanted.map_err(|e| format!("{e:#}"))?;
+        let (turns, late) = turn.entering_all(&self.names | &names(&wanted));
+        let has_turn = |name: &str| turns.iter().any(|turn| turn.vm() == name);
+        wanted.retain(|vm| has_turn(vm.name()));
+        let before: Vec<_> = self.names.iter().filter(|name| has_turn(name)).cloned().collect();
         let names = names(&wanted);
-        // No VM is away meanwhile that comes again.
-        let _turn = turn.shared().map_err(|e| e.to_string())?;
-        let done = change(&self.names, wanted).map_err(|e| format!("{}: {e}", file.display()))?;
-        // One that can't be removed yet is still the file's.
+        let mut done = change(&before, wanted).map_err(|e| format!("{}: {e}", file.display()))?;
+        done.errors.extend(late.iter().map(|(vm, e)| format!("VM {vm}: {e}")));
+        // One that can't be removed yet is still the file's, and so is one that is away.
         let running = running();
-        self.names.retain(|name| running.iter().any(|vm| vm.config.name() == name));
+        let is_there = |name: &String| running.iter().any(|vm| vm.config.name() == name);
+        self.names.retain(|name| is_there(name) || late.iter().any(|(vm, _)| vm == name));
         self.names.extend(names);
         for e in &done.errors {
             tracing::error!("SIGHUP: {e}");
@@ -63,7 +68,7 @@ impl FileReload {
     }
 }
 
-fn names<C: RosterConfig>(vms: &[C]) -> Vec<String> {
+fn names<C: RosterConfig>(vms: &[C]) -> BTreeSet<String> {
     vms.iter().map(|vm| vm.name().to_owned()).collect()
 }
 
@@ -71,25 +76,52 @@ fn names<C: RosterConfig>(vms: &[C]) -> Vec<String> {
 mod tests {
     use std::time::Duration;
 
+    use zerowire_vhost::serve::{Endpoint, VmState};
     use zerowire_vsock::VsockConfig;
 
     use super::*;
 
+    fn vm(name: &str) -> VsockConfig {
+        VsockConfig::new(name, Endpoint::Path("/s".into()), 3, "/u")
+    }
+
     /// It would be added as a new one.
     #[test]
-    fn nothing_is_read_again_while_a_vm_is_away_for_a_moment() {
-        let vm = || VsockConfig::new("a", zerowire_vhost::serve::Endpoint::Path("/s".into()), 3, "/u");
-        let mut file = FileReload::new(&[vm()], HandedSockets::default());
+    fn a_vm_that_is_away_for_a_moment_stays_the_files_as_it_is() {
+        let both = || Ok(vec![vm("a"), vm("b")]);
+        let mut file = FileReload::new(&[vm("a"), vm("b")], HandedSockets::default());
         let turn = ChangeTurn::new(Duration::ZERO);
-        let away = turn.alone().expect("nobody has it");
-        let change = |_: &[String], _| -> Result<Reloaded, String> { panic!("it is away") };
-        let read = file.reload(Path::new("file"), &turn, Ok(vec![vm()]), change, Vec::new);
-        assert!(read.expect_err("no turn").starts_with("another change is under way"));
+        let mut read = |names: &[&str]| {
+            let change = |before: &[String], wanted: Vec<VsockConfig>| {
+                assert_eq!(before, names);
+                assert!(wanted.iter().map(RosterConfig::name).eq(names.iter().copied()));
+                Ok::<_, String>(Reloaded::default())
+            };
+            let vms = names.iter().map(|name| VmInfo {
+                config: vm(name),
+                state: VmState::Running,
+                connected: false,
+            });
+            file.reload(Path::new("file"), &turn, both(), change, || vms.collect()).expect("its turn");
+        };
+        let away = turn.of("a").expect("nobody has it");
+        read(&["b"]);
         drop(away);
-        let change = |before: &[String], _| {
-            assert_eq!(before, ["a"]);
+        read(&["a", "b"]);
+    }
+
+    /// What the change has compared stays so until it is done.
+    #[test]
+    fn nobody_else_changes_a_vm_of_the_file_while_it_is_read_again() {
+        let mut file = FileReload::new(&[vm("gone")], HandedSockets::default());
+        let turn = ChangeTurn::new(Duration::ZERO);
+        let change = |_: &[String], _| {
+            let has = |vm| turn.of(vm).is_err();
+            assert_eq!((has("gone"), has("new"), has("other")), (true, true, false));
+            assert!(turn.away("other").is_err() && turn.entering("other").is_ok());
             Ok::<_, String>(Reloaded::default())
         };
-        file.reload(Path::new("file"), &turn, Ok(vec![vm()]), change, Vec::new).expect("its turn");
+        file.reload(Path::new("file"), &turn, Ok(vec![vm("new")]), change, Vec::new).expect("its turn");
+        assert!(turn.away("new").is_ok(), "it is given back");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet};
+use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet, VmTurn};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
@@ -29,18 +29,10 @@ pub trait Fleet: VmFleet<Config = VmConfig, Error = ServerError, Stats = VmStats
 }
 
 impl dyn Fleet + '_ {
-    /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;
-    /// the texts say so.
-    pub fn reload_metadata(&self) -> Vec<String> {
-        let sources = self.vms().into_iter().filter_map(|vm| Some((vm.config.name, vm.config.metadata?)));
-        let failed = sources.filter_map(|(name, source)| self.set_metadata(&name, source).err());
-        // A VM that has left meanwhile needs none.
-        failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string()).collect()
-    }
-
     /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
-    /// added, stay as they are.
+    /// added, stay as they are. Nobody else changes a VM of the file meanwhile
+    /// ([`ChangeTurn::entering_all`]).
     ///
     /// A VM that is the same in all but its metadata, limits and guard keeps its front end. Another
     /// one that was there is removed and added again, unless it is on a descriptor that was handed
@@ -85,8 +77,8 @@ impl VmFleet for Server {
         self.stats()
     }
 
-    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.add(config)
+    fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
+        self.parts.add(config, turn)
     }
 
     fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {

@@ -6,7 +6,9 @@ use std::time::Instant;
 use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{self, Endpoint, NextVm, Roster, Served, StartError, TakeUpError, inherit};
+use zerowire_vhost::serve::{
+    self, Endpoint, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
+};
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::guard::FrameGuard;
@@ -22,24 +24,26 @@ pub type ChangeError = zerowire_vhost::serve::ChangeError<ServerError>;
 
 /// A running server. Dropping it stops it: rings stop, sockets are removed, taps that it made go.
 pub struct Server {
-    parts: ServerParts,
+    pub(crate) parts: ServerParts,
     start: Instant,
 }
 
 /// What adds VMs to a server.
 #[derive(Clone)]
-struct ServerParts {
+pub(crate) struct ServerParts {
     roster: Roster<VmConfig, VmContext>,
     /// Where frames of all VMs go as well. It changes while the roster is locked.
     capture: Arc<Mutex<Option<Arc<Capture>>>>,
 }
 
 impl ServerParts {
-    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
+    /// Adds a VM (`VmFleet::add`).
+    pub(crate) fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
             return Err(StartError::late_descriptor(config.name, fd).into());
         }
         self.roster.enter(std::slice::from_ref(&config), vm::check)?;
+        drop(turn);
         self.open(config, Source::Here(None))
     }
 
@@ -124,7 +128,7 @@ impl Server {
     /// As for [`Self::start`]. A VM on a descriptor is refused: its number may mean something else
     /// by now.
     pub fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.parts.add(config)
+        self.parts.add(config, None)
     }
 
     /// Adds a VM as soon as the one of its name has gone, whose removal gave up
@@ -136,7 +140,7 @@ impl Server {
     pub fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
         let next = |before| -> NextVm {
             let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || serve::add_or_restore(|config| parts.add(config), config, before))
+            Box::new(move || serve::add_or_restore(|config| parts.add(config, None), config, before))
         };
         if self.parts.roster.add_later(&config.name, next) {
             return Ok(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{ChangeTurn, Reloaded, ReplaceError, VmFleet};
+use zerowire_vhost::serve::{ChangeTurn, Reloaded, ReplaceError, VmFleet, VmTurn};
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
@@ -32,6 +32,7 @@ impl dyn VsockFleet + '_ {
     /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
     /// added, stay as they are. A VM that is the same in all but its limits keeps its front end.
+    /// Nobody else changes a VM of the file meanwhile ([`ChangeTurn::entering_all`]).
     ///
     /// # Errors
     /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
@@ -71,8 +72,8 @@ impl VmFleet for VsockServer {
         self.stats()
     }
 
-    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.add(config)
+    fn add(&self, config: VsockConfig, turn: Option<VmTurn<'_>>) -> Result<(), VsockServerError> {
+        self.parts.add(config, turn)
     }
 
     fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {

@@ -9,8 +9,8 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Roster, Served, ServedStats,
-    SessionWatch, StartError, TakeUpError, inherit,
+    self, Control, Endpoint, ListenError, Listener, NextVm, Roster, Served, ServedStats, SessionWatch,
+    StartError, TakeUpError, VmTurn, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -19,7 +19,6 @@ use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, Own
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
-use crate::fleet::VsockFleet;
 use crate::group::GroupCommand;
 use crate::names::ConnectionNames;
 use crate::sets::SetMember;
@@ -165,13 +164,13 @@ fn interface(capture: Option<&Capture>, config: &VsockConfig) -> Option<CaptureI
 
 /// A running server. Dropping it stops it: rings stop, connections end, sockets are removed.
 pub struct VsockServer {
-    parts: VsockParts,
+    pub(crate) parts: VsockParts,
     start: Instant,
 }
 
 /// What adds VMs to a server.
 #[derive(Clone, Default)]
-struct VsockParts {
+pub(crate) struct VsockParts {
     roster: Roster<VsockConfig, VsockContext>,
     threads: Arc<GroupThreads>,
     own: OwnSockets,
@@ -180,12 +179,18 @@ struct VsockParts {
 }
 
 impl VsockParts {
-    fn add(&self, mut config: VsockConfig) -> Result<(), VsockServerError> {
+    /// Adds a VM (`VmFleet::add`).
+    pub(crate) fn add(
+        &self,
+        mut config: VsockConfig,
+        turn: Option<VmTurn<'_>>,
+    ) -> Result<(), VsockServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
             return Err(StartError::late_descriptor(config.name, fd).into());
         }
         config.complete(self.roster.vms().len() + 1);
         self.roster.enter(std::slice::from_ref(&config), check)?;
+        drop(turn);
         self.open(&config, None)
     }
 
@@ -318,7 +323,7 @@ impl VsockServer {
     /// As for [`Self::start`], and [`VsockServerError::Apart`]. A VM on a descriptor is refused:
     /// its number may mean something else by now.
     pub fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.parts.add(config)
+        self.parts.add(config, None)
     }
 
     /// Adds a VM as soon as the one of its name has gone, whose removal gave up
@@ -329,7 +334,7 @@ impl VsockServer {
     pub fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
         let next = |before| -> NextVm {
             let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || serve::add_or_restore(|config| parts.add(config), config, before))
+            Box::new(move || serve::add_or_restore(|config| parts.add(config, None), config, before))
         };
         if self.parts.roster.add_later(&config.name, next) {
             return Ok(());
@@ -365,18 +370,6 @@ impl VsockServer {
             served.vm.counters.limiters.set(rates);
             config.rates = rates;
         })
-    }
-
-    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
-    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
-    /// added, stay as they are. A VM that is the same in all but its limits keeps its front end.
-    ///
-    /// # Errors
-    /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
-    /// later is one of [`Reloaded::errors`].
-    pub fn reload(&self, before: &[String], wanted: Vec<VsockConfig>) -> Result<Reloaded, VsockServerError> {
-        let fleet: &dyn VsockFleet = self;
-        fleet.reload(before, wanted)
     }
 
     /// Where the packets of all VMs go as well.

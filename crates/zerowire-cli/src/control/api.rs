@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use zerowire_vhost::serve::ServerStats;
+use zerowire_vhost::serve::{ServerStats, VmTurn};
 
 use super::body::{self, BodyError};
 use super::http::{ControlRequest, Response, Stream, response};
@@ -65,10 +65,9 @@ impl<M: Manage> Api<M> {
         Self { manage }
     }
 
-    /// Does what comes between no removal of a VM and its return.
-    fn in_turn<T>(&self, change: impl FnOnce(&M) -> Result<T, ManageError>) -> Result<T, ManageError> {
-        let _turn = self.manage.turn().shared().map_err(ManageError::late)?;
-        change(&self.manage)
+    /// The turn of a change that enters no VM.
+    fn turn(&self, name: &str) -> Result<VmTurn<'_>, ManageError> {
+        self.manage.turn().of(name).map_err(ManageError::late)
     }
 
     fn vm(&self, name: &str) -> Result<ManagedVm<M::Table>, ManageError> {
@@ -88,14 +87,16 @@ impl<M: Manage> Api<M> {
 
     fn add(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
         let vm = body::parse(body)?;
-        self.in_turn(|manage| manage.add(name, vm))?;
+        let turn = self.manage.turn().entering(name).map_err(ManageError::late)?;
+        self.manage.add(name, vm, turn)?;
         tracing::info!(vm = name, "added by the control socket");
         Ok(Response::json(201, &self.vm(name)?))
     }
 
     fn change(&self, name: &str, body: &[u8], reconnects: bool) -> Result<Response, Response> {
-        let before = self.in_turn(|_| self.vm(name))?.config;
-        self.manage.change(name, &before, body::merge(&before, body)?, reconnects)?;
+        let turn = self.turn(name)?;
+        let before = self.vm(name)?.config;
+        self.manage.change(name, body::merge(&before, body)?, reconnects, turn)?;
         Ok(Response::json(200, &self.vm(name)?))
     }
 
@@ -135,11 +136,13 @@ impl<M: Manage> Api<M> {
             Action::Add => self.add(name, body),
             Action::Change => self.change(name, body, asked),
             Action::Remove => {
-                self.in_turn(|manage| manage.remove(name))?;
+                let _turn = self.turn(name)?;
+                self.manage.remove(name)?;
                 Ok(Response::empty(204))
             }
             Action::Drain => {
-                self.in_turn(|manage| manage.drain(name))?;
+                let _turn = self.turn(name)?;
+                self.manage.drain(name)?;
                 Ok(Response::empty(202))
             }
             Action::ShowCapture => Ok(Response::json(200, &self.manage.captures().shown()?)),

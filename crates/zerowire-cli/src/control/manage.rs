@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_vhost::serve::{
     ChangeError, ChangeTurn, RefusalKind, ReplaceError, RosterConfig, ServedStats, ServerRefusal,
-    ServerStats, StartError, TurnError, VmInfo, VmState,
+    ServerStats, StartError, TurnError, VmInfo, VmState, VmTurn,
 };
 
 use super::capture::CaptureControl;
@@ -25,18 +25,18 @@ pub trait Manage: Send + Sync + 'static {
     /// What was moved so far.
     fn stats(&self) -> ServerStats<Self::Vm>;
 
-    /// Adds a VM.
-    fn add(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
+    /// Adds a VM, which is entered in `turn`.
+    fn add(&self, name: &str, vm: Self::Table, turn: VmTurn<'_>) -> Result<(), ManageError>;
 
-    /// Makes a VM that was `before` what `vm` says. If that takes another device, its front end has
-    /// to connect again: it is done if `reconnects` is true, and refused otherwise. It takes its
-    /// turn itself.
+    /// Makes a VM what `vm` says, in `turn`. If that takes another device, its front end has to
+    /// connect again: it is done if `reconnects` is true, in a turn of its own, and refused
+    /// otherwise.
     fn change(
         &self,
         name: &str,
-        before: &Self::Table,
         vm: Self::Table,
         reconnects: bool,
+        turn: VmTurn<'_>,
     ) -> Result<(), ManageError>;
 
     /// Whose turn it is to change the VMs.

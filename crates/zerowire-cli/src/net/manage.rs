@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
-use zerowire_vhost::serve::{ChangeError, ChangeTurn};
+use zerowire_vhost::serve::{ChangeTurn, VmTurn};
 
 use super::config::{Defaults, table_of};
 use crate::access::owner_of;
@@ -56,16 +56,12 @@ impl Manage for Managed {
         self.server.stats()
     }
 
-    fn add(&self, name: &str, vm: Net) -> Result<(), ManageError> {
-        Ok(self.server.add(self.defaults.vm(name, vm)?)?)
+    fn add(&self, name: &str, vm: Net, turn: VmTurn<'_>) -> Result<(), ManageError> {
+        Ok(self.server.add(self.defaults.vm(name, vm)?, Some(turn))?)
     }
 
-    fn change(&self, name: &str, before: &Net, vm: Net, reconnects: bool) -> Result<(), ManageError> {
-        let turn = self.turn.shared().map_err(ManageError::late)?;
+    fn change(&self, name: &str, vm: Net, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
         let now = self.config(name)?;
-        if table_of(&now) != *before {
-            return Err(ChangeError::<ServerError>::Changed(name.to_owned()).into());
-        }
         let has_socket = vm.socket == table_of(&now).socket;
         let mut wanted = self.defaults.vm(name, vm)?;
         if has_socket {
@@ -77,7 +73,7 @@ impl Manage for Managed {
                 let others = "the path of 'metadata', the limits and the guard";
                 return Err(ManageError::another_device(name, key, others));
             }
-            // It takes one of its own.
+            // What it tries first may take long.
             drop(turn);
             self.server.replace(&now, wanted, &self.turn)?;
             tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");

@@ -1,6 +1,6 @@
 //! SIGHUP: the configuration file and metadata are read again.
 
-use zerowire_net::Fleet;
+use zerowire_net::{ChangeError, Fleet};
 use zerowire_vhost::serve::ChangeTurn;
 
 use super::{NetArgs, config};
@@ -17,13 +17,23 @@ pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &ChangeT
                 tracing::error!("SIGHUP: {e}; nothing has changed, and the old metadata stay");
             }
         }
-        None if server.vms().iter().all(|vm| vm.config.metadata.is_none()) => {
-            tracing::info!("SIGHUP: there is nothing to read again");
-        }
-        None => {
-            for e in server.reload_metadata() {
-                tracing::error!("{e}; the old metadata stay");
-            }
-        }
+        None => reload_metadata(server, turn),
+    }
+}
+
+/// Reads all metadata files again.
+fn reload_metadata(server: &dyn Fleet, turn: &ChangeTurn) {
+    let named = || server.vms().into_iter().map(|vm| vm.config).filter(|vm| vm.metadata.is_some());
+    let (turns, late) = turn.entering_all(named().map(|vm| vm.name));
+    if turns.is_empty() && late.is_empty() {
+        return tracing::info!("SIGHUP: there is nothing to read again");
+    }
+    let vms = named().filter(|vm| turns.iter().any(|turn| turn.vm() == vm.name));
+    let sources = vms.filter_map(|vm| Some((vm.name, vm.metadata?)));
+    let failed = sources.filter_map(|(vm, source)| server.set_metadata(&vm, source).err());
+    // A VM that has left meanwhile needs none.
+    let failed = failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string());
+    for e in failed.chain(late.iter().map(|(vm, e)| format!("VM {vm}: {e}"))) {
+        tracing::error!("{e}; the old metadata stay");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_VSOCK;
-use zerowire_vhost::serve::{ChangeError, ChangeTurn, StartError};
+use zerowire_vhost::serve::{ChangeTurn, StartError, VmTurn};
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
@@ -66,10 +66,10 @@ impl Manage for Managed {
         self.server.stats()
     }
 
-    fn add(&self, name: &str, vm: Vsock) -> Result<(), ManageError> {
+    fn add(&self, name: &str, vm: Vsock, turn: VmTurn<'_>) -> Result<(), ManageError> {
         let socket = vm.socket.clone();
         let config = self.defaults.vm(name, vm)?;
-        self.server.add(config).map_err(|e| {
+        self.server.add(config, Some(turn)).map_err(|e| {
             let key = socket_key(&e, &socket);
             of_socket(e.into(), key)
         })?;
@@ -77,12 +77,8 @@ impl Manage for Managed {
         Ok(())
     }
 
-    fn change(&self, name: &str, before: &Vsock, vm: Vsock, reconnects: bool) -> Result<(), ManageError> {
-        let turn = self.turn.shared().map_err(ManageError::late)?;
+    fn change(&self, name: &str, vm: Vsock, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
         let now = self.config(name)?;
-        if table_of(&now) != *before {
-            return Err(ChangeError::<VsockServerError>::Changed(name.to_owned()).into());
-        }
         let socket = vm.socket.clone();
         let mut wanted = self.defaults.vm(name, vm)?;
         if socket == table_of(&now).socket {
@@ -93,7 +89,7 @@ impl Manage for Managed {
             if !reconnects {
                 return Err(ManageError::another_device(name, key, "the limits"));
             }
-            // It takes one of its own.
+            // What it tries first may take long.
             drop(turn);
             self.server.replace(&now, wanted, &self.turn).map_err(|e| {
                 let key = e.cause().and_then(|cause| socket_key(cause, &socket));

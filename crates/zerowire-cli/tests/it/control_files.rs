@@ -13,6 +13,7 @@ use crate::support::{in_netns, wait_until};
 
 in_both_modes! {
     metadata_that_never_answer_hold_up_nobody_else
+    a_vm_that_is_added_with_them_holds_up_no_other_device
     a_pipe_without_a_reader_holds_up_no_other_capture
 }
 
@@ -42,6 +43,32 @@ fn metadata_that_never_answer_hold_up_nobody_else(mode: Mode) {
         server.program.signal(libc::SIGHUP);
         server.program.wait_log("zwlate: metadata: line 1");
         assert!(fuse.holds(), "all of that while the file is held");
+        fuse.hold(false);
+    });
+}
+
+/// Another VM becomes another device meanwhile.
+fn a_vm_that_is_added_with_them_holds_up_no_other_device(mode: Mode) {
+    in_netns(move || {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fuse = FuseFile::mounted(&dir.path().join("fuse"));
+        let server = Controlled::start(mode);
+        server.add("zwother");
+        fuse.hold(true);
+        let (socket, metadata) = (server.path("zwlate"), dir.path().join("fuse"));
+        let late = json!({ "socket": socket, "port": "tap:zwlate", "metadata": metadata });
+        let control = server.control();
+        let asked = std::thread::spawn(move || ask(&control, "PUT", "/vms/zwlate", &late.to_string()));
+        wait_until("the file is being closed", || fuse.is_being_closed());
+        let patch = json!({ "port": "tap:zwelse" }).to_string();
+        let (status, text) = server.ask("PATCH", "/vms/zwother?reconnect", &patch);
+        assert_eq!(status, 200, "{text}");
+        // What was entered is taken.
+        let (status, text) = server.ask("PATCH", "/vms/zwother?reconnect", "{\"port\": \"tap:zwlate\"}");
+        assert!(status == 409 && text.contains("is VM zwlate's"), "{status}: {text}");
+        assert!(!asked.is_finished(), "all of that while the VM is being added");
+        assert_eq!(asked.join().expect("an answer").0, 422);
+        assert_eq!(server.names(), ["zwother"]);
         fuse.hold(false);
     });
 }

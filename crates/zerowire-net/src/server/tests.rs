@@ -3,7 +3,7 @@ use std::path::Path;
 use zerowire_capture::Captured;
 use zerowire_testkit::net::in_netns;
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::{Endpoint, VmFleet, VmState};
+use zerowire_vhost::serve::{Endpoint, VmFleet, VmState, VmTurn};
 
 use super::*;
 use crate::Fleet;
@@ -34,8 +34,8 @@ impl VmFleet for HeldUp {
         self.0.stats()
     }
 
-    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.0.add(config)
+    fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
+        VmFleet::add(&self.0, config, turn)
     }
 
     fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {

@@ -381,8 +381,9 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         // A file that can't be read leaves all as it was.
         std::fs::write(&file, "{").expect("a broken metadata file");
         let fleet: &dyn Fleet = &backend.server;
-        let errors = fleet.reload_metadata();
-        assert!(errors.len() == 1 && errors[0].contains("metadata.json"), "{errors:?}");
+        let source = MetadataSource { file, tokens: TokenPolicy::Optional };
+        let error = fleet.set_metadata("zwmeta", source).expect_err("no JSON").to_string();
+        assert!(error.contains("metadata.json"), "{error}");
         guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
         guest.expect();
     });

@@ -2,6 +2,7 @@
 
 use super::roster::{ChangeError, RosterConfig, VmInfo};
 use super::stats::ServerStats;
+use super::turn::VmTurn;
 use crate::limit::Limits;
 
 /// VMs that are served: by threads of a server, or by processes of a supervisor. Calls come from
@@ -20,11 +21,12 @@ pub trait VmFleet: Send + Sync {
     /// What was moved so far, of the VMs that run.
     fn stats(&self) -> ServerStats<Self::Stats>;
 
-    /// Adds a VM and begins to listen for its front end.
+    /// Adds a VM and begins to listen for its front end. `turn` is given back as soon as no other
+    /// VM can have what is this one's. What it needs is opened behind that, which may take long.
     ///
     /// # Errors
     /// Why it can't be served. Nothing is left behind, and nothing has changed.
-    fn add(&self, config: Self::Config) -> Result<(), Self::Error>;
+    fn add(&self, config: Self::Config, turn: Option<VmTurn<'_>>) -> Result<(), Self::Error>;
 
     /// Adds a VM as soon as the one of its name has gone, whose removal gave up
     /// ([`ChangeError::Stuck`]). The log says when, or why it can't. Where no removal gives up it
@@ -33,7 +35,7 @@ pub trait VmFleet: Send + Sync {
     /// # Errors
     /// As for [`Self::add`].
     fn add_later(&self, config: Self::Config) -> Result<(), Self::Error> {
-        self.add(config)
+        self.add(config, None)
     }
 
     /// Opens what a VM would need that `running` does not have, a VM which would go for it, and

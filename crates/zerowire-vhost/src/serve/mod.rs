@@ -39,5 +39,5 @@ pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, V
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
 pub use stats::{ServedStats, ServerStats, VmProcess, process_cpu_seconds};
 pub use system_calls::{FCNTL, OF_A_FRONT_END};
-pub use turn::{ChangeTurn, TurnError};
+pub use turn::{ChangeTurn, TurnError, VmTurn};
 pub use watch::SessionWatch;

@@ -114,7 +114,8 @@ struct ReloadPlan<C> {
 
 /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it was
 /// read last: those that it has no more are removed. Further VMs, which somebody else has added,
-/// stay as they are.
+/// stay as they are. Nobody else changes a VM of the file meanwhile
+/// ([`ChangeTurn::entering_all`]).
 ///
 /// # Errors
 /// The VMs can't be beside each other and those of others. Nothing has changed then.
@@ -155,7 +156,7 @@ pub fn reload<S: Reloads + ?Sized>(
     let mut failed = Vec::new();
     for (before, config) in added {
         let name = config.name().to_owned();
-        match (server.add(config), before) {
+        match (server.add(config, None), before) {
             (Ok(()), Some(_)) => done.replaced.push(name),
             (Ok(()), None) => done.added.push(name),
             (Err(cause), Some(before)) => failed.push((before, cause)),
@@ -190,6 +191,12 @@ where
     S::Error: From<StartError>,
 {
     let name = before.name();
+    if let Step::Replace(_) = step(server, before, &wanted)? {
+        // In no turn: it may take long.
+        server.try_open(before, &wanted).map_err(ChangeError::Refused)?;
+    }
+    let _turn = turn.away(name).map_err(ChangeError::OtherChange)?;
+    // Others have changed meanwhile.
     match step(server, before, &wanted)? {
         Step::Replace(_) => {}
         Step::Keep(running) => {
@@ -199,12 +206,8 @@ where
         // It has left meanwhile.
         Step::Add => return Err(ChangeError::Unknown(name.to_owned()).into()),
     }
-    server.try_open(before, &wanted).map_err(ChangeError::Refused)?;
-    let _turn = turn.alone().map_err(ChangeError::OtherChange)?;
-    // Others have changed while it was tried.
-    step(server, before, &wanted)?;
     let added = match server.remove(name) {
-        Ok(()) => server.add(wanted),
+        Ok(()) => server.add(wanted, None),
         Err(e @ ChangeError::Stuck(_)) => match server.add_later(wanted) {
             Ok(()) => return Err(ReplaceError::Later(e)),
             failed => failed,
@@ -237,7 +240,7 @@ where
 /// Adds a VM again as it was. Its new settings could not be had because of `cause`.
 fn restore<S: Reloads + ?Sized>(server: &S, before: S::Config, cause: S::Error) -> ReplaceError<S::Error> {
     let vm = before.name().to_owned();
-    match server.add(before) {
+    match server.add(before, None) {
         Ok(()) => ReplaceError::Restored { vm, cause },
         Err(_) if server.vms().iter().any(|other| other.config.name() == vm) => {
             ReplaceError::Overtaken { vm, cause }

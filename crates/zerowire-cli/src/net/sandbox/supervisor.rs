@@ -12,7 +12,7 @@ use zerowire_net::{
     VmStats, check_vms,
 };
 use zerowire_vhost::serve::{
-    Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, add_or_restore, side_by_side,
+    Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side,
 };
 
 use super::vm::{Common, NetVm};
@@ -188,19 +188,25 @@ impl Supervisor {
 
     /// Adds a VM, whose socket may be one that this process was started with.
     pub(super) fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
-        self.parts.open(config, inherited)
+        self.parts.open(config, inherited, None)
     }
 }
 
 impl SupervisorParts {
-    /// Adds a VM ([`Supervisor::open`]).
-    fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+    /// Adds a VM ([`Supervisor::open`]), which is entered in `turn`.
+    fn open(
+        &self,
+        config: VmConfig,
+        inherited: Option<Listener>,
+        turn: Option<VmTurn<'_>>,
+    ) -> Result<(), ServerError> {
         let name = config.name.clone();
         check(&config)?;
         let (number, capture) = {
             let mut vms = lock(&self.vms);
             (vms.enter(config.clone())?, vms.capture.clone())
         };
+        drop(turn);
         let (common, gone) = (self.common.clone(), self.gone(number));
         let started = NetVm::start(config, inherited, common, capture.as_deref(), gone);
         let keeper = started.inspect_err(|_| lock(&self.vms).forget(number))?;
@@ -227,7 +233,7 @@ impl SupervisorParts {
             let Some(vms) = vms.upgrade() else { return };
             let next = lock(&vms).ended(number);
             let (Some((next, before)), parts) = (next, Self { vms, common }) else { return };
-            if let Err(e) = add_or_restore(|config| parts.open(config, None), next, before) {
+            if let Err(e) = add_or_restore(|config| parts.open(config, None, None), next, before) {
                 tracing::error!("{e}");
             }
         }
@@ -264,11 +270,11 @@ impl VmFleet for Supervisor {
         ServerStats { cpu_seconds, confined: true, vms, ..own }
     }
 
-    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
+    fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
             return Err(StartError::late_descriptor(config.name, fd).into());
         }
-        self.open(config, None)
+        self.parts.open(config, None, turn)
     }
 
     fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
@@ -280,7 +286,7 @@ impl VmFleet for Supervisor {
             return Ok(());
         }
         drop(vms);
-        self.add(config)
+        self.add(config, None)
     }
 
     fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, VmFleet, inherit};
+use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, VmFleet, VmTurn, inherit};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
     VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
@@ -172,11 +172,12 @@ impl VmFleet for VsockSupervisor {
         VsockServerStats { cpu_seconds, confined: true, vms, ..own }
     }
 
-    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+    fn add(&self, config: VsockConfig, turn: Option<VmTurn<'_>>) -> Result<(), VsockServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
             return Err(StartError::late_descriptor(config.name, fd).into());
         }
         let entered = self.roster.enter(config)?;
+        drop(turn);
         let number = entered.0;
         self.open_entered(entered).inspect_err(|_| self.roster.forget(number))
     }

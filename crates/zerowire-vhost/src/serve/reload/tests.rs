@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::limit::Limits;
-use crate::serve::{RefusalKind, ServerRefusal, ServerStats, VmInfo};
+use crate::serve::{RefusalKind, ServerRefusal, ServerStats, VmInfo, VmTurn};
 
 /// A VM on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl VmFleet for IdleVms {
         unreachable!("nobody asks")
     }
 
-    fn add(&self, config: OnPort) -> Result<(), StartError> {
+    fn add(&self, config: OnPort, _turn: Option<VmTurn<'_>>) -> Result<(), StartError> {
         self.had(&config)?;
         let names: Vec<_> =
             self.ports().into_iter().map(|(name, _)| name).chain([config.name.clone()]).collect();
@@ -106,7 +106,7 @@ impl VmFleet for IdleVms {
         let lost = gone.iter().map(|(vm, _)| vm.port).filter(|port| self.single_use.contains(port));
         self.bad.lock().expect("no panic").extend(lost);
         if let Some(other) = self.other.lock().expect("no panic").take() {
-            self.add(other).expect("it is free");
+            self.add(other, None).expect("it is free");
         }
         if gone.is_empty() { Err(ChangeError::Unknown(name.to_owned())) } else { Ok(()) }
     }
@@ -250,16 +250,16 @@ fn a_file_that_is_read_again_restores_behind_all_others() {
 #[test]
 fn a_vm_whose_turn_does_not_come_stays_as_it_is() {
     let (vms, turn) = (IdleVms::with(&[on("a", "p")]), ChangeTurn::new(Duration::ZERO));
-    let hanging = turn.shared().expect("nobody has it");
+    let hanging = turn.of("a").expect("nobody has it");
     let e = replace(&vms, &on("a", "p"), on("a", "r"), &turn).expect_err("another change hangs");
     assert!(e.to_string().starts_with("another change is under way"), "{e}");
     let ReplaceError::Unchanged(e) = e else { panic!("{e}") };
     assert_eq!((e.kind(), vms.ports()), (RefusalKind::Passing, named(&[("a", "p")])));
-    assert!(turn.shared().is_ok(), "others go on");
+    assert!(turn.entering("b").is_ok(), "others go on");
     drop(hanging);
     replace(&vms, &on("a", "p"), on("a", "r"), &turn).expect("its turn");
     assert_eq!(vms.ports(), named(&[("a", "r")]));
-    assert!(turn.alone().is_ok(), "it has let go of it");
+    assert!(turn.away("a").is_ok(), "it has let go of it");
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -14,9 +15,11 @@ use crate::net::config::{Defaults, table_of};
 use crate::net::manage::Managed;
 use crate::net::sandbox::message::{ChildOrder, ChildWord};
 use crate::net::sandbox::vm::tests::{common, config, setup, vm};
+use crate::reload::FileReload;
 use crate::sandbox::capture::tests::capture;
 use crate::sandbox::channel::tests::crowd;
 use crate::sandbox::keeper::Charge;
+use crate::service::HandedSockets;
 
 /// A VM may go while another one of its name comes.
 #[test]
@@ -63,6 +66,14 @@ fn a_vm_that_comes_while_a_capture_begins_waits_until_descriptors_have_arrived()
     });
 }
 
+/// The supervisor as the control socket manages it.
+fn managed(supervisor: Arc<Supervisor>) -> Managed {
+    let command = NetArgs::augment_args(clap::Command::new("net"));
+    let given = ["net", "--control", "/c", "--metadata-token", "optional"];
+    let args = NetArgs::from_arg_matches(&command.get_matches_from(given)).expect("arguments");
+    Managed::new(supervisor, Defaults::new(&args).expect("defaults"), None)
+}
+
 /// It may not have answered when it got them.
 #[test]
 fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
@@ -75,10 +86,7 @@ fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
         keeper.charge.hand(&link).expect("handed");
         setup(&child);
         assert!(supervisor.parts.keep(number, &keeper, None));
-        let command = NetArgs::augment_args(clap::Command::new("net"));
-        let matches = command.get_matches_from(["net", "--control", "/c"]);
-        let args = NetArgs::from_arg_matches(&matches).expect("arguments");
-        let managed = Managed::new(supervisor, Defaults::new(&args).expect("defaults"), None);
+        let managed = managed(supervisor);
         let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
         let guard = FrameGuard::parse("vlan=off", None).expect("a guard");
         let wanted = config(dir.path(), None).limits(limits).guard(Some(guard));
@@ -104,14 +112,66 @@ fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
             });
             let statuses = [0, 0, 1, 1, 2].map(|answered| {
                 answers.store(answered, Ordering::Relaxed);
-                let before = managed.vms().remove(0).config;
-                managed.change("vm", &before, table_of(&wanted), false).map_err(|e| e.status)
+                let turn = managed.turn().of("vm").expect("nobody has it");
+                managed.change("vm", table_of(&wanted), false, turn).map_err(|e| e.status)
             });
             link.close();
             (statuses, plays.join().expect("no panic"))
         });
         assert_eq!(statuses, [Err(503), Err(503), Err(503), Err(503), Ok(())]);
         assert_eq!(orders, "limits guard ".repeat(5));
+    });
+}
+
+/// The file has no guard. A client's change has not got so far when SIGHUP comes.
+#[test]
+fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, "{}").expect("metadata");
+        let in_file = config(dir.path(), Some(&file));
+        let (keeper, child) = Keeper::played(vm(dir.path(), Some(&file)));
+        let link = keeper.link().expect("a child");
+        let supervisor = Arc::new(Supervisor::new(common(), None));
+        let number = supervisor.lock().enter(in_file.clone()).expect("entered");
+        keeper.charge.hand(&link).expect("handed");
+        setup(&child);
+        assert!(supervisor.parts.keep(number, &keeper, None));
+        let managed = managed(supervisor.clone());
+        let guard = FrameGuard::parse("vlan=off", None).expect("a guard");
+        let wanted = table_of(&in_file.clone().guard(Some(guard)));
+        let mut reload = FileReload::new(std::slice::from_ref(&in_file), HandedSockets::default());
+        let next = || child.receive().expect("an order").map(|(order, _)| order);
+        std::thread::scope(|scope| {
+            let turn = managed.turn().of("vm").expect("nobody has it");
+            let changes = scope.spawn(|| managed.change("vm", wanted, false, turn));
+            let Some(ChildOrder::Metadata(first)) = next() else { panic!("no metadata") };
+            let reads = scope.spawn(|| {
+                let fleet: &dyn Fleet = &*supervisor;
+                let change = |before: &[String], wanted| fleet.reload(before, wanted);
+                let read = Ok(vec![in_file.clone()]);
+                reload.reload(Path::new("file"), managed.turn(), read, change, || fleet.vms())
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!reads.is_finished(), "it waits");
+            link.take(ChildWord::Metadata(first, None));
+            scope.spawn(|| {
+                while let Some(order) = next() {
+                    match order {
+                        ChildOrder::Metadata(number) => link.take(ChildWord::Metadata(number, None)),
+                        ChildOrder::Statistics(number) => {
+                            link.take(ChildWord::Statistics(number, Box::default()));
+                        }
+                        _ => {}
+                    }
+                }
+            });
+            assert_eq!(changes.join().expect("no panic"), Ok(()));
+            assert_eq!(reads.join().expect("no panic"), Ok(Vec::new()));
+            link.close();
+        });
+        assert_eq!(supervisor.vms().remove(0).config, in_file, "the file came last");
     });
 }
 
@@ -133,7 +193,7 @@ fn a_vm_whose_child_does_not_end_leaves_until_it_does() {
             assert!(matches!(supervisor.remove(&config.name), Err(ChangeError::Stuck(_))));
             assert_eq!(supervisor.vms().first().map(|vm| vm.state), Some(VmState::Leaving));
         }
-        assert!(supervisor.add(config.clone()).is_err(), "the name is taken");
+        assert!(supervisor.add(config.clone(), None).is_err(), "the name is taken");
         // It has no port, and the one before has no folder for its socket then: no child starts.
         let next = VmConfig::new("vm", config.endpoint.clone(), "packet:zwnone".parse().expect("a port"));
         supervisor.add_later(next).expect("it comes later");
