@@ -15,17 +15,23 @@ use crate::vm::{ServerError, VmConfig};
 
 /// VMs with network devices that are served.
 pub trait Fleet: VmFleet<Config = VmConfig, Error = ServerError, Stats = VmStats> + Captured {
-    /// Gives a VM other metadata, or the same file read again.
-    ///
-    /// # Errors
-    /// [`ChangeError`]. The old metadata stay.
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError>;
+    /// Changes VMs while their front ends stay. Returns what failed. A VM whose metadata can't be
+    /// had has its old ones, and all else of the change. Those that do not answer cost the time of
+    /// one.
+    fn change(&self, changes: Vec<NetChange>) -> Vec<ChangeError>;
+}
 
-    /// Lets a guest send other frames than before, or all.
-    ///
-    /// # Errors
-    /// The VM is unknown, or just comes or goes.
-    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError>;
+/// What a VM gets while its front end stays. None: what it has.
+#[derive(Clone, Debug, Default)]
+pub struct NetChange {
+    /// The VM.
+    pub vm: String,
+    /// Other metadata, or the same file read again.
+    pub metadata: Option<MetadataSource>,
+    /// Other limits of the rate.
+    pub limits: Option<Limits>,
+    /// What its guest may send; Some(None): all.
+    pub guard: Option<Option<FrameGuard>>,
 }
 
 impl dyn Fleet + '_ {
@@ -97,10 +103,6 @@ impl VmFleet for Server {
         self.drain(name)
     }
 
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
-        self.set_limits(name, limits)
-    }
-
     fn ask(&self) {
         self.ask();
     }
@@ -129,11 +131,13 @@ impl Captured for Server {
 }
 
 impl Fleet for Server {
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        self.set_metadata(name, source)
-    }
-
-    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
-        self.set_guard(name, guard)
+    fn change(&self, changes: Vec<NetChange>) -> Vec<ChangeError> {
+        let change = |NetChange { vm, metadata, limits, guard }: NetChange| {
+            let read = metadata.map(|source| self.set_metadata(&vm, source));
+            let limited = limits.map(|limits| self.set_limits(&vm, limits));
+            let guarded = guard.map(|guard| self.set_guard(&vm, guard));
+            [read, limited, guarded].into_iter().flatten().filter_map(Result::err)
+        };
+        changes.into_iter().flat_map(change).collect()
     }
 }

@@ -33,7 +33,7 @@ pub mod transmit;
 mod vm;
 mod worker;
 
-pub use fleet::Fleet;
+pub use fleet::{Fleet, NetChange};
 pub use guard::FrameGuard;
 pub use link::{LinkObserver, LinkState, LinkStats, ToldLink};
 pub use metadata::MetadataSource;

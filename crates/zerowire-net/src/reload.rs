@@ -2,7 +2,7 @@
 
 use zerowire_vhost::serve::{self, Endpoint, Listener, Reloaded, Reloads, StartError, normal};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, NetChange};
 use crate::port::{PortError, PortSpec};
 use crate::server::ChangeError;
 use crate::vm::{self, ServerError, VmConfig};
@@ -23,13 +23,14 @@ impl Reloads for dyn Fleet + '_ {
         &config.endpoint
     }
 
-    fn update(&self, running: &VmConfig, wanted: &VmConfig) -> Vec<ChangeError> {
-        let name = &wanted.name;
-        let source = wanted.metadata.clone();
-        let read = source.map(|source| self.set_metadata(name, source));
-        let limited = (running.limits != wanted.limits).then(|| self.set_limits(name, wanted.limits));
-        let guarded = (running.guard != wanted.guard).then(|| self.set_guard(name, wanted.guard.clone()));
-        [read, limited, guarded].into_iter().flatten().filter_map(Result::err).collect()
+    fn update(&self, kept: Vec<(VmConfig, VmConfig)>) -> Vec<ChangeError> {
+        let change = |(running, wanted): (VmConfig, VmConfig)| NetChange {
+            vm: wanted.name,
+            metadata: wanted.metadata,
+            limits: (running.limits != wanted.limits).then_some(wanted.limits),
+            guard: (running.guard != wanted.guard).then_some(wanted.guard),
+        };
+        self.change(kept.into_iter().map(change).collect())
     }
 }
 

@@ -21,11 +21,9 @@ pub trait VsockFleet:
     /// The VMs that are served, and which of them together.
     fn members(&self) -> Vec<SetMember>;
 
-    /// Gives VMs other limits, by their names. Returns what failed. VMs that one process serves
-    /// wait for it once if it does not answer.
-    fn set_all_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
-        all.into_iter().filter_map(|(name, limits)| self.set_limits(&name, limits).err()).collect()
-    }
+    /// Gives VMs other limits, by their names, which hold at once. Returns what failed. Those that
+    /// do not answer cost the time of one.
+    fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError>;
 }
 
 impl dyn VsockFleet + '_ {
@@ -92,10 +90,6 @@ impl VmFleet for VsockServer {
         self.drain(name)
     }
 
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), VsockChangeError> {
-        self.set_rates(name, limits)
-    }
-
     fn ask(&self) {
         self.ask();
     }
@@ -126,5 +120,9 @@ impl Captured for VsockServer {
 impl VsockFleet for VsockServer {
     fn members(&self) -> Vec<SetMember> {
         self.members()
+    }
+
+    fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
+        all.into_iter().filter_map(|(name, limits)| self.set_rates(&name, limits).err()).collect()
     }
 }

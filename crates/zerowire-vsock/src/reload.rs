@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, ChangeError, ChangeTurn, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, VmState,
-    normal,
+    self, ChangeError, ChangeTurn, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, normal,
 };
 
 use crate::config::{VsockConfig, check, connected_order};
@@ -28,9 +26,9 @@ impl Reloads for dyn VsockFleet + '_ {
         &config.endpoint
     }
 
-    /// The limits of all VMs are set together (`kept_limits`).
-    fn update(&self, _running: &VsockConfig, _wanted: &VsockConfig) -> Vec<VsockChangeError> {
-        Vec::new()
+    fn update(&self, kept: Vec<(VsockConfig, VsockConfig)>) -> Vec<VsockChangeError> {
+        let differ = kept.into_iter().filter(|(running, wanted)| running.rates != wanted.rates);
+        self.set_limits(differ.map(|(_, wanted)| (wanted.name, wanted.rates)).collect())
     }
 }
 
@@ -40,18 +38,6 @@ fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
     let mut same = VsockConfig { rates: running.rates, ..wanted.clone() };
     same.map.max_connections = running.map.max_connections;
     same == *running
-}
-
-/// The VMs of `wanted` that need not be other devices, and whose limits differ.
-fn kept_limits(running: &[VsockVmInfo], wanted: &[VsockConfig]) -> Vec<(String, Limits)> {
-    let differs = |wanted: &&VsockConfig| {
-        let vm = running.iter().find(|vm| vm.config.name == wanted.name);
-        vm.is_some_and(|vm| {
-            let is_kept = vm.state != VmState::Leaving && keeps(&vm.config, wanted);
-            is_kept && vm.config.rates != wanted.rates
-        })
-    };
-    wanted.iter().filter(differs).map(|wanted| (wanted.name.clone(), wanted.rates)).collect()
 }
 
 /// Makes the VMs of a file those of `wanted` (`VsockFleet::reload`).
@@ -64,13 +50,10 @@ pub(crate) fn reload(
     wanted.iter_mut().for_each(|config| config.complete(vms));
     let running = fleet.vms();
     let taken = check_sets(fleet, &running, before, &wanted)?;
-    let limits = kept_limits(&running, &wanted);
     let order = connected_order(&wanted, &taken);
     let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
     let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
-    let mut done = serve::reload(fleet, before, ordered)?;
-    done.errors.extend(fleet.set_all_limits(limits).iter().map(ToString::to_string));
-    Ok(done)
+    serve::reload(fleet, before, ordered)
 }
 
 /// Gives a VM other settings (`VsockFleet::replace`). Its share of mapped connections stays.
@@ -85,9 +68,7 @@ pub(crate) fn replace(
     wanted.complete(running.len());
     let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
     check_sets(fleet, &running, &[name], vm).map_err(ChangeError::Refused)?;
-    let limits = kept_limits(&running, vm);
-    serve::replace(fleet, before, wanted, turn)?;
-    fleet.set_all_limits(limits).pop().map_or(Ok(()), |e| Err(e.into()))
+    serve::replace(fleet, before, wanted, turn)
 }
 
 /// Checks that the VMs of `wanted` connect no sets that run. Returns the groups of the VMs that

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_ETHERNET;
-use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
+use zerowire_net::{Fleet, NetChange, ServerError, ServerStats, VmConfig, VmStats};
 use zerowire_vhost::serve::{ChangeTurn, VmTurn};
 
 use super::config::{Defaults, table_of};
@@ -41,6 +41,11 @@ impl Managed {
     fn config(&self, name: &str) -> Result<VmConfig, ManageError> {
         let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
         vm.map(|vm| vm.config).ok_or_else(|| ManageError::unknown(name))
+    }
+
+    /// Changes a VM whose front end stays.
+    fn change_kept(&self, change: NetChange) -> Result<(), ManageError> {
+        self.server.change(vec![change]).pop().map_or(Ok(()), |e| Err(e.into()))
     }
 }
 
@@ -79,13 +84,14 @@ impl Manage for Managed {
             tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
             return Ok(());
         }
-        if let Some(source) = wanted.metadata {
-            self.server.set_metadata(name, source)?;
+        let nothing = || NetChange { vm: name.to_owned(), ..NetChange::default() };
+        // First: where they can't be had, nothing changes.
+        if wanted.metadata.is_some() {
+            self.change_kept(NetChange { metadata: wanted.metadata, ..nothing() })?;
         }
-        // Also what it has: its process may not have answered when it got that. It gets both.
-        let limited = self.server.set_limits(name, wanted.limits);
-        let guarded = self.server.set_guard(name, wanted.guard);
-        Ok(limited.and(guarded)?)
+        // Also what it has: its process may not have answered when it got that.
+        let (limits, guard) = (Some(wanted.limits), Some(wanted.guard));
+        self.change_kept(NetChange { limits, guard, ..nothing() })
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

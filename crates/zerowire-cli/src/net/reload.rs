@@ -1,6 +1,6 @@
 //! SIGHUP: the configuration file and metadata are read again.
 
-use zerowire_net::{ChangeError, Fleet};
+use zerowire_net::{ChangeError, Fleet, NetChange, VmConfig};
 use zerowire_vhost::serve::ChangeTurn;
 
 use super::{NetArgs, config};
@@ -29,10 +29,10 @@ fn reload_metadata(server: &dyn Fleet, turn: &ChangeTurn) {
         return tracing::info!("SIGHUP: there is nothing to read again");
     }
     let vms = named().filter(|vm| turns.iter().any(|turn| turn.vm() == vm.name));
-    let sources = vms.filter_map(|vm| Some((vm.name, vm.metadata?)));
-    let failed = sources.filter_map(|(vm, source)| server.set_metadata(&vm, source).err());
+    let again = |vm: VmConfig| NetChange { vm: vm.name, metadata: vm.metadata, ..NetChange::default() };
+    let failed = server.change(vms.map(again).collect());
     // A VM that has left meanwhile needs none.
-    let failed = failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string());
+    let failed = failed.iter().filter(|e| !matches!(e, ChangeError::Unknown(_))).map(ToString::to_string);
     for e in failed.chain(late.iter().map(|(vm, e)| format!("VM {vm}: {e}"))) {
         tracing::error!("{e}; the old metadata stay");
     }

@@ -169,6 +169,19 @@ impl<W> Drop for Question<W> {
     }
 }
 
+/// Waits until a child has carried out what it was told behind which `asked` was sent; None: no
+/// child was there. One that ends is followed by one that knows it from the start.
+///
+/// # Errors
+/// It does not answer until `deadline`.
+pub(crate) fn settled<W>(asked: Option<Question<W>>, deadline: Instant) -> Result<(), String> {
+    let Some(question) = asked else { return Ok(()) };
+    if question.answer(deadline).is_none() && !question.is_closed() {
+        return Err("it does not answer: what was changed holds when it does".to_owned());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -100,7 +100,8 @@ impl Manage for Managed {
             return Ok(());
         }
         // Also those that it has: its process may not have answered when it got them.
-        Ok(self.server.set_limits(name, wanted.rates)?)
+        let failed = self.server.set_limits(vec![(name.to_owned(), wanted.rates)]).pop();
+        failed.map_or(Ok(()), |e| Err(e.into()))
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

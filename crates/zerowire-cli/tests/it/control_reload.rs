@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::control::Controlled;
+use crate::support::processes::{child_of, kill};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, interface, wait_until};
 
 /// A file with VMs, each with its own lines.
@@ -106,6 +107,51 @@ fn vms_of_the_control_socket_are_not_the_files() {
         std::fs::write(&config, "").expect("a file");
         server.program.signal(libc::SIGHUP);
         wait_until("the file's are gone", || server.names() == ["zwctl"]);
+        server.program.stop();
+    });
+}
+
+/// They are named. The others have their new settings, and so have they when they go on.
+#[test]
+fn processes_that_hang_hold_up_no_other_vm_of_the_file() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let names = ["zwhanga", "zwhangb", "zwhangc", "zwruns"];
+        let config = file(dir.path(), &names.map(|name| (name, "")));
+        let server = Controlled::start(&["--config", &config, "--sandbox", "on"]);
+        let mut guest = Guest::start(connect(&dir.path().join("zwruns")));
+        let mut peer = Peer::new("zwruns");
+        guest.ping(&mut peer);
+        let hanging = &names[..3];
+        let pids: Vec<_> = hanging.iter().map(|name| child_of(&server.program, name)).collect();
+        pids.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+        file(dir.path(), &names.map(|name| (name, "guard = 'vlan=7'\ntx-limit = '1G/s'")));
+        server.program.signal(libc::SIGHUP);
+        server.program.wait_log("read again");
+        let log = server.program.log();
+        let said = "its process can't serve it: it does not answer: what was changed holds when it does";
+        let late = |name: &str| log.contains(&format!("VM {name}: {said}"));
+        assert_eq!(names.map(late), [true, true, true, false], "{log}");
+        for vm in server.json("/vms")["vms"].as_array().expect("a list") {
+            assert_eq!(
+                (&vm["config"]["guard"], vm["config"]["tx-limit"].is_string()),
+                (&"vlan=7".into(), true)
+            );
+        }
+        wait_until("the guard holds", || {
+            guest.send(&frames::frame(1, 100));
+            peer.recv(Duration::from_millis(50)).is_none()
+        });
+        assert_eq!(server.json("/vms/zwruns")["statistics"]["connections"], 1, "its front end stays");
+        pids.iter().for_each(|pid| kill(*pid, libc::SIGCONT));
+        for name in hanging {
+            let mut guest = Guest::start(connect(&dir.path().join(name)));
+            let mut peer = Peer::new(name);
+            wait_until("the guard holds", || {
+                guest.send(&frames::frame(1, 100));
+                peer.recv(Duration::from_millis(50)).is_none()
+            });
+        }
         server.program.stop();
     });
 }

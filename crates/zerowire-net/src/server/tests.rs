@@ -6,9 +6,9 @@ use zerowire_testkit::wait_until;
 use zerowire_vhost::serve::{Endpoint, VmFleet, VmState, VmTurn};
 
 use super::*;
-use crate::Fleet;
 use crate::port::PortSpec;
 use crate::port::tap::TapSpec;
+use crate::{Fleet, NetChange};
 
 /// A server whose removals give up, as if a front end held up the VM's threads.
 struct HeldUp(Server);
@@ -46,10 +46,6 @@ impl VmFleet for HeldUp {
         self.0.drain(name)
     }
 
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
-        self.0.set_limits(name, limits)
-    }
-
     fn is_alive(&self) -> bool {
         self.0.is_alive()
     }
@@ -70,12 +66,8 @@ impl Captured for HeldUp {
 }
 
 impl Fleet for HeldUp {
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        self.0.set_metadata(name, source)
-    }
-
-    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
-        self.0.set_guard(name, guard)
+    fn change(&self, changes: Vec<NetChange>) -> Vec<ChangeError> {
+        self.0.change(changes)
     }
 }
 

@@ -17,7 +17,7 @@ use zerowire_guest::{
     EventDoorbell, GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, protocol,
 };
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::{Fleet, MetadataSource};
+use zerowire_net::{Fleet, MetadataSource, NetChange};
 use zerowire_vhost_user::Request;
 
 #[test]
@@ -381,9 +381,10 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         // A file that can't be read leaves all as it was.
         std::fs::write(&file, "{").expect("a broken metadata file");
         let fleet: &dyn Fleet = &backend.server;
-        let source = MetadataSource { file, tokens: TokenPolicy::Optional };
-        let error = fleet.set_metadata("zwmeta", source).expect_err("no JSON").to_string();
-        assert!(error.contains("metadata.json"), "{error}");
+        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
+        let change = NetChange { vm: "zwmeta".to_owned(), metadata, ..NetChange::default() };
+        let errors = fleet.change(vec![change]);
+        assert!(errors.len() == 1 && errors[0].to_string().contains("metadata.json"), "{errors:?}");
         guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
         guest.expect();
     });

@@ -3,7 +3,6 @@
 use super::roster::{ChangeError, RosterConfig, VmInfo};
 use super::stats::ServerStats;
 use super::turn::VmTurn;
-use crate::limit::Limits;
 
 /// VMs that are served: by threads of a server, or by processes of a supervisor. Calls come from
 /// several threads at once.
@@ -57,12 +56,6 @@ pub trait VmFleet: Send + Sync {
     /// # Errors
     /// [`ChangeError`].
     fn drain(&self, name: &str) -> Result<(), ChangeError<Self::Error>>;
-
-    /// Gives a VM other limits, which hold at once.
-    ///
-    /// # Errors
-    /// [`ChangeError`]. The old limits stay.
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError<Self::Error>>;
 
     /// Asks the threads that serve the VMs for a sign of life, see [`Self::silent`]. A process that
     /// serves some of them and does not answer is the matter of these alone.

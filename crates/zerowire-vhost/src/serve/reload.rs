@@ -38,8 +38,9 @@ pub trait Reloads: VmFleet {
     /// Where its front end connects.
     fn endpoint(config: &Self::Config) -> &Endpoint;
 
-    /// Gives a VM that it keeps what differs from it as it runs. Returns what failed.
-    fn update(&self, running: &Self::Config, wanted: &Self::Config) -> Vec<ChangeError<Self::Error>>;
+    /// Gives VMs that it keeps what differs. Each pair is a VM as it runs, and as it is wanted.
+    /// Returns what failed. Those that do not answer cost the time of one.
+    fn update(&self, kept: Vec<(Self::Config, Self::Config)>) -> Vec<ChangeError<Self::Error>>;
 }
 
 /// Why a VM did not become another device. The text is what the user reads.
@@ -135,12 +136,10 @@ pub fn reload<S: Reloads + ?Sized>(
         }
     }
     // What one VM gives up another one may need, so all removals come first.
-    let (mut added, mut late) = (Vec::new(), Vec::new());
+    let (mut kept, mut added, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for (step, config) in steps {
         match step {
-            Step::Keep(running) => {
-                done.errors.extend(server.update(&running, &config).iter().map(ToString::to_string));
-            }
+            Step::Keep(running) => kept.push((running, config)),
             Step::Replace(before) => match server.remove(config.name()) {
                 Ok(()) | Err(ChangeError::Unknown(_)) => added.push((Some(before), config)),
                 Err(e @ ChangeError::Stuck(_)) => {
@@ -171,6 +170,8 @@ pub fn reload<S: Reloads + ?Sized>(
             done.errors.push(format!("{e}; VM {name} is not served"));
         }
     }
+    // No other VM waits for a process that hangs.
+    done.errors.extend(server.update(kept).iter().map(ToString::to_string));
     Ok(done)
 }
 
@@ -200,7 +201,7 @@ where
     match step(server, before, &wanted)? {
         Step::Replace(_) => {}
         Step::Keep(running) => {
-            return server.update(&running, &wanted).into_iter().next().map_or(Ok(()), |e| Err(e.into()));
+            return server.update(vec![(running, wanted)]).pop().map_or(Ok(()), |e| Err(e.into()));
         }
         Step::Restart => return Err(ChangeError::Refused(StartError::handed_over(name).into()).into()),
         // It has left meanwhile.

@@ -9,6 +9,7 @@
 //! The supervisor reads nothing that a guest or a front end has written. It reads what a child
 //! tells ([`message`]) and logs ([`crate::sandbox::lines`]), within bounds.
 
+mod changing;
 mod child;
 mod message;
 mod metadata;

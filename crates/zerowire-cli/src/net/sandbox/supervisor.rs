@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_net::{
-    ChangeError, Fleet, FrameGuard, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo,
-    VmStats, check_vms,
+    ChangeError, Fleet, NetChange, ServerError, ServerStats, VmConfig, VmInfo, VmStats, check_vms,
 };
 use zerowire_vhost::serve::{
     Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side,
 };
 
+use super::changing;
 use super::vm::{Common, NetVm};
 use crate::sandbox::capture::{CaptureRelay, KeepOutcome, PATIENCE, keep_captured};
 use crate::sandbox::keeper::Keeper;
@@ -324,12 +324,6 @@ impl VmFleet for Supervisor {
         keeper.charge.drain().map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
-        let keeper = self.lock().keeper(name)?;
-        let changed = keeper.charge.set_limits(limits).and_then(|()| keeper.charge.settled());
-        changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
-    }
-
     fn is_alive(&self) -> bool {
         let is_alive = |kept: &KeptVm| kept.running().is_none_or(|keeper| keeper.is_alive());
         self.lock().all.iter().any(is_alive)
@@ -370,19 +364,16 @@ impl Captured for Supervisor {
 }
 
 impl Fleet for Supervisor {
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        let keeper = self.lock().keeper(name)?;
-        if keeper.charge.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
-            return Err(ServerError::Settled(name.to_owned()).into());
+    fn change(&self, changes: Vec<NetChange>) -> Vec<ChangeError> {
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
+        for change in changes {
+            match self.lock().keeper(&change.vm) {
+                Ok(keeper) => found.push((keeper, change)),
+                Err(e) => failed.push(e),
+            }
         }
-        let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
-        Ok(keeper.charge.set_metadata(source).map_err(failed)?)
-    }
-
-    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
-        let keeper = self.lock().keeper(name)?;
-        let changed = keeper.charge.set_guard(guard).and_then(|()| keeper.charge.settled());
-        changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
+        failed.extend(changing::change(found).into_iter().map(ChangeError::from));
+        failed
     }
 }
 

@@ -12,9 +12,7 @@ use std::time::Instant;
 use zerowire_capture::Capture;
 use zerowire_confine::Owner;
 use zerowire_net::port::KeptPort;
-use zerowire_net::{
-    FrameGuard, Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats,
-};
+use zerowire_net::{FrameGuard, Limits, LinkObserver, LinkState, ServerError, VmConfig, VmStats};
 use zerowire_vhost::serve::{Listener, ServedStats, StartError, VmProcess};
 
 use super::CHILD;
@@ -82,6 +80,12 @@ impl HeardChild {
     }
 }
 
+/// Metadata that the child was given. None: there is no child.
+pub(super) struct AskedMetadata {
+    metadata: KeptMetadata,
+    question: Option<Question>,
+}
+
 /// A VM that a child serves.
 pub(super) struct NetVm {
     config: VmConfig,
@@ -94,8 +98,6 @@ pub(super) struct NetVm {
     child: Mutex<HeardChild>,
     /// How many calls of [`Self::drain`] have not given up. Above zero: the VM drains.
     drains: AtomicUsize,
-    /// Held while the child takes other metadata.
-    metadata_turn: Mutex<()>,
     /// Ends the thread that follows the interface when it goes.
     pub(super) follower: Mutex<Option<OwnedFd>>,
     /// Done when the last child has ended.
@@ -137,7 +139,6 @@ impl NetVm {
             child: Mutex::new(HeardChild::new(&*port)),
             port,
             drains: AtomicUsize::new(0),
-            metadata_turn: Mutex::new(()),
             follower: Mutex::default(),
             gone: Mutex::new(Some(Box::new(gone))),
         });
@@ -148,6 +149,11 @@ impl NetVm {
             return Err(resources(cause).into());
         }
         Ok(keeper)
+    }
+
+    /// The VM's name.
+    pub(super) fn name(&self) -> String {
+        self.config.name.clone()
     }
 
     /// Whether a front end may come after this one.
@@ -193,16 +199,18 @@ impl NetVm {
         Ok(())
     }
 
-    /// Waits until the child, if one runs, has carried out what it was told.
+    /// Asks the child whether it has carried out what it was told, without waiting. None: there is
+    /// no child.
     ///
     /// # Errors
-    /// It does not answer.
-    pub(super) fn settled(&self) -> Result<(), String> {
-        let Some(link) = lock(&self.state).link.clone() else { return Ok(()) };
+    /// It takes no question now.
+    pub(super) fn ask_settled(&self) -> Result<Option<Question>, String> {
+        let Some(link) = lock(&self.state).link.clone() else { return Ok(None) };
         // It carries out one order behind the other.
-        let asked = link.ask(ChildOrder::Statistics, &[]).ok();
-        let answered = asked.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE));
-        answered.map(drop).ok_or_else(|| "it does not answer: what was changed holds when it does".to_owned())
+        let asked = link.ask(ChildOrder::Statistics, &[]);
+        asked
+            .map(Some)
+            .map_err(|e| format!("it takes no question now: {e}: what was changed holds when it does"))
     }
 
     /// The interface that the guest is to see has this state.
@@ -274,26 +282,32 @@ impl NetVm {
         before
     }
 
-    /// Gives the VM other metadata.
-    pub(super) fn set_metadata(&self, source: MetadataSource) -> Result<(), String> {
-        let _turn = lock(&self.metadata_turn);
-        let metadata = KeptMetadata::read(source)?;
-        let Some(link) = lock(&self.state).link.clone() else { return self.keep_metadata(metadata, None) };
+    /// Gives the child other metadata, without waiting for its answer. It waits until `deadline`
+    /// while the kernel takes no descriptor.
+    pub(super) fn ask_metadata(
+        &self,
+        metadata: KeptMetadata,
+        deadline: Instant,
+    ) -> Result<AskedMetadata, String> {
+        let Some(link) = lock(&self.state).link.clone() else {
+            return Ok(AskedMetadata { metadata, question: None });
+        };
         let file = metadata.file()?;
-        let deadline = Instant::now() + ANSWER_PATIENCE;
-        let question = link.ask_when_few(ChildOrder::Metadata, &[file.as_fd()], deadline);
-        match question.map_err(|e| e.to_string())?.answer(deadline) {
-            Some(ChildWord::Metadata(_, None)) => self.keep_metadata(metadata, Some(&link)),
-            Some(ChildWord::Metadata(_, Some(refused))) => Err(short(&refused)),
-            _ => Err("its process does not answer".to_owned()),
-        }
+        let asked = link.ask_when_few(ChildOrder::Metadata, &[file.as_fd()], deadline);
+        Ok(AskedMetadata { metadata, question: Some(asked.map_err(|e| e.to_string())?) })
     }
 
-    /// Keeps metadata for the children to come. `taken` is the child that has them.
-    fn keep_metadata(&self, metadata: KeptMetadata, taken: Option<&Arc<ChildLink>>) -> Result<(), String> {
+    /// Keeps metadata for the children to come, if the present one takes them until `deadline`.
+    pub(super) fn keep_metadata(&self, asked: AskedMetadata, deadline: Instant) -> Result<(), String> {
+        let AskedMetadata { metadata, question } = asked;
+        match question.as_ref().map(|question| question.answer(deadline)) {
+            None | Some(Some(ChildWord::Metadata(_, None))) => {}
+            Some(Some(ChildWord::Metadata(_, Some(refused)))) => return Err(short(&refused)),
+            Some(_) => return Err("its process does not answer".to_owned()),
+        }
         let mut state = lock(&self.state);
-        let others = state.link.as_ref().filter(|now| taken.is_none_or(|taken| !Arc::ptr_eq(now, taken)));
-        if others.is_some() {
+        let is_taken = |now| question.as_ref().is_some_and(|question| question.was_asked(now));
+        if state.link.as_ref().is_some_and(|now| !is_taken(now)) {
             return Err("another process has just taken the place of its own: try again".to_owned());
         }
         state.metadata = Some(metadata);

@@ -10,7 +10,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_vsock::Limits;
@@ -179,28 +179,24 @@ impl Keeper<VsockGroup> {
         self.order(&mut members, vm.number, VmChange::Drain(vm.number));
     }
 
-    /// Gives a VM other limits, and waits until they hold, but no longer than `patience`. A child
-    /// that starts later has them from the start.
+    /// Gives a VM other limits, without waiting. They hold when the answer has
+    /// [come](crate::sandbox::link::settled). A child that starts later has them from the start.
     ///
     /// # Errors
-    /// The child takes no order: they are as before. Or it does not answer.
-    pub(super) fn set_rates(&self, vm: &KeptVsock, rates: Limits, patience: Duration) -> Result<(), String> {
-        let question = {
-            let mut members = lock(&self.charge.members);
-            let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
-            let asked = members.has(vm.number).then(|| self.ask(&mut members, change, Vec::new())).flatten();
-            // The child gets the changes of several callers in the order in which they are kept.
-            let sent = asked.map_or(Ok(None), |change| change.send(Instant::now()));
-            let question = sent.map_err(|e| format!("it takes no order now: {e}: try again"))?;
-            lock(&vm.state).rates = rates;
-            question
-        };
-        let Some(question) = question else { return Ok(()) };
-        let answer = question.answer(Instant::now() + patience);
-        if answer.is_none() && !question.is_closed() {
-            return Err("it does not answer: what was changed holds when it does".to_owned());
-        }
-        Ok(())
+    /// The child takes no order: they are as before.
+    pub(super) fn ask_rates(
+        &self,
+        vm: &KeptVsock,
+        rates: Limits,
+    ) -> Result<Option<Question<GroupWord>>, String> {
+        let mut members = lock(&self.charge.members);
+        let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
+        let asked = members.has(vm.number).then(|| self.ask(&mut members, change, Vec::new())).flatten();
+        // The child gets the changes of several callers in the order in which they are kept.
+        let sent = asked.map_or(Ok(None), |change| change.send(Instant::now()));
+        let question = sent.map_err(|e| format!("it takes no order now: {e}: try again"))?;
+        lock(&vm.state).rates = rates;
+        Ok(question)
     }
 
     /// Ends the capture of a VM's packets. The other one, if any, begins when the change is

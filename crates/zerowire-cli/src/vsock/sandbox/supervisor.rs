@@ -8,7 +8,7 @@
 //! result, never while a child is started, asked or waited for. What changes a set takes turns.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
@@ -26,7 +26,7 @@ use super::vm::{KeptVsock, OpenVsock};
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::Keeper;
-use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::link::{ANSWER_PATIENCE, settled};
 use crate::sandbox::lock;
 
 /// A process that serves each set of VMs by a confined child.
@@ -202,10 +202,6 @@ impl VmFleet for VsockSupervisor {
         Ok(())
     }
 
-    fn set_limits(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
-        set_rates(&self.roster.served(name)?, rates, ANSWER_PATIENCE)
-    }
-
     fn is_alive(&self) -> bool {
         true
     }
@@ -238,23 +234,21 @@ impl VsockFleet for VsockSupervisor {
         self.roster.members()
     }
 
-    fn set_all_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
-        let mut silent: Vec<Arc<Keeper<VsockGroup>>> = Vec::new();
-        let mut set = |name: &str, rates| {
-            let served = self.roster.served(name)?;
-            let is_silent = silent.iter().any(|keeper| Arc::ptr_eq(keeper, &served.keeper));
-            let patience = if is_silent { Duration::ZERO } else { ANSWER_PATIENCE };
-            set_rates(&served, rates, patience).inspect_err(|_| silent.push(served.keeper))
+    /// Asks all children first: those that do not answer cost the time of one.
+    fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
+        let ask = |(name, rates): (String, Limits)| {
+            let asked =
+                self.roster.served(&name).map(|ServedVsock { vm, keeper }| keeper.ask_rates(&vm, rates));
+            (name, asked)
         };
-        all.into_iter().filter_map(|(name, rates)| set(&name, rates).err()).collect()
+        let asked: Vec<_> = all.into_iter().map(ask).collect();
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let end = |(vm, asked): (String, Result<Result<_, String>, VsockChangeError>)| {
+            let done = asked?.and_then(|asked| settled(asked, deadline));
+            done.map_err(|text| VsockServerError::Process { vm, text }.into())
+        };
+        asked.into_iter().filter_map(|asked| end(asked).err()).collect()
     }
-}
-
-/// Gives a VM other limits, see [`Keeper::set_rates`].
-fn set_rates(served: &ServedVsock, rates: Limits, patience: Duration) -> Result<(), VsockChangeError> {
-    let ServedVsock { vm, keeper } = served;
-    let changed = keeper.set_rates(vm, rates, patience);
-    changed.map_err(|text| VsockServerError::Process { vm: vm.config.name.clone(), text }.into())
 }
 
 impl Drop for VsockSupervisor {
@@ -276,43 +270,57 @@ fn distinct(running: &[ServedVsock]) -> Vec<&Arc<Keeper<VsockGroup>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+
     use super::super::changes::tests::given;
-    use super::super::group::tests::group;
+    use super::super::group::tests::{group, kept};
     use super::super::message::{GroupOrder, GroupWord, VmChange};
     use super::*;
+    use crate::sandbox::channel::Channel;
     use crate::sandbox::keeper::Charge;
 
-    /// It may have many VMs.
+    /// One VM is not answered for. The others are as soon as all children have been told.
     #[test]
-    fn a_child_that_hangs_is_waited_for_once_when_a_file_is_read_again() {
+    fn all_children_are_told_before_an_answer_is_awaited() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (keeper, child) = Keeper::played(group(dir.path(), 0));
-        let link = keeper.link().expect("a child");
-        keeper.charge.hand(&link).expect("room");
-        assert_eq!(given(&child).len(), 2);
-        let owner = Owner { user: 65534, group: 65534 };
-        let supervisor = VsockSupervisor::start(Vec::new(), owner, "info", None).expect("no VMs");
-        supervisor.roster.started(&lock(&keeper.charge.members).vms.clone(), &keeper);
+        let common = GroupCommon {
+            owner: Owner { user: 65534, group: 65534 },
+            log: "info".to_owned(),
+            roster: Weak::new(),
+            cpu: CpuSum::default(),
+        };
+        let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
+        let groups = [group(dir.path(), 0), VsockGroup::new(vec![c], common)];
+        let supervisor =
+            VsockSupervisor::start(Vec::new(), Owner { user: 65534, group: 65534 }, "info", None);
+        let supervisor = supervisor.expect("no VMs");
+        let [(first, of_both), (second, of_c)] = groups.map(|group| {
+            let (keeper, child) = Keeper::played(group);
+            let link = keeper.link().expect("a child");
+            keeper.charge.hand(&link).expect("room");
+            given(&child);
+            supervisor.roster.started(&lock(&keeper.charge.members).vms.clone(), &keeper);
+            (link, child)
+        });
         let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
         let configs = || supervisor.vms().into_iter().map(|vm| vm.config);
         let wanted: Vec<_> = configs().map(|config| config.rates(limits)).collect();
-        let next = || match child.receive() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let next = |child: &Channel| match child.receive() {
             Ok(Some((GroupOrder::Change(VmChange::Rates(number, vm, _)), _))) => (number, vm),
             other => panic!("{other:?}"),
         };
         let reloaded = std::thread::scope(|scope| {
             let fleet: &dyn VsockFleet = &supervisor;
-            let reloads = scope.spawn(|| fleet.reload(&["a".to_owned(), "b".to_owned()], wanted));
-            assert_eq!(next().1, 0);
-            // It answers only the second change, in good time.
-            let (number, vm) = next();
-            assert_eq!(vm, 1);
-            std::thread::sleep(ANSWER_PATIENCE / 2);
-            link.take(GroupWord::Changed(number, None));
+            let reloads = scope.spawn(|| fleet.reload(&names, wanted));
+            let told = [&of_both, &of_both, &of_c].map(next);
+            assert_eq!(told.map(|(_, vm)| vm), [0, 1, 2]);
+            first.take(GroupWord::Changed(told[0].0, None));
+            second.take(GroupWord::Changed(told[2].0, None));
             reloads.join().expect("no panic").expect("a good file")
         });
-        assert!(configs().all(|config| config.rates == limits), "both have the change");
-        let errors = reloaded.errors;
-        assert!(errors.len() == 2 && errors.iter().all(|e| e.contains("holds when it does")), "{errors:?}");
+        assert!(configs().all(|config| config.rates == limits), "all have the change");
+        let [error] = reloaded.errors.as_slice() else { panic!("{reloaded:?}") };
+        assert!(error.contains("VM b") && error.contains("holds when it does"), "{error}");
     }
 }

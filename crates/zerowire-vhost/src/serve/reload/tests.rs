@@ -117,12 +117,6 @@ impl VmFleet for IdleVms {
         Ok(())
     }
 
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError<StartError>> {
-        let mut all = self.all.lock().expect("no panic");
-        all.iter_mut().filter(|(vm, _)| vm.name == name).for_each(|(vm, _)| vm.limits = limits);
-        Ok(())
-    }
-
     fn is_alive(&self) -> bool {
         true
     }
@@ -143,8 +137,14 @@ impl Reloads for IdleVms {
         &config.endpoint
     }
 
-    fn update(&self, _running: &OnPort, wanted: &OnPort) -> Vec<ChangeError<StartError>> {
-        self.set_limits(&wanted.name, wanted.limits).err().into_iter().collect()
+    fn update(&self, kept: Vec<(OnPort, OnPort)>) -> Vec<ChangeError<StartError>> {
+        let mut all = self.all.lock().expect("no panic");
+        for (_, wanted) in kept {
+            all.iter_mut()
+                .filter(|(vm, _)| vm.name == wanted.name)
+                .for_each(|(vm, _)| vm.limits = wanted.limits);
+        }
+        Vec::new()
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::Policy;
 use zerowire_net::port::PortSpec;
+use zerowire_net::{MetadataSource, Policy};
 use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::Endpoint;
 
@@ -35,7 +35,11 @@ pub(in super::super) fn common() -> Common {
 
 /// A VM whose child is the test.
 pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
-    let config = config(dir, metadata);
+    vm_of(config(dir, metadata))
+}
+
+/// The same of this configuration.
+pub(in super::super) fn vm_of(config: VmConfig) -> NetVm {
     let read = |source| KeptMetadata::read(source).expect("metadata");
     let metadata = config.metadata.clone().map(read);
     let port = config.port.keep().expect("a tap");
@@ -46,11 +50,15 @@ pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
         state: Mutex::new(NetState { metadata, ..NetState::default() }),
         common: common(),
         drains: AtomicUsize::new(0),
-        metadata_turn: Mutex::new(()),
         follower: Mutex::default(),
         gone: Mutex::default(),
         config,
     }
+}
+
+fn set_metadata(vm: &NetVm, source: MetadataSource) -> Result<(), String> {
+    let deadline = Instant::now() + ANSWER_PATIENCE;
+    vm.keep_metadata(vm.ask_metadata(KeptMetadata::read(source)?, deadline)?, deadline)
 }
 
 fn link() -> (Arc<ChildLink>, Channel) {
@@ -151,7 +159,7 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         let limit = |text: &str| Limits { transmit: Some(text.parse().expect("a limit")), receive: None };
         let source = vm.config().metadata.expect("metadata");
         vm.set_limits(limit("1M/s")).expect("it takes orders");
-        vm.set_metadata(source.clone()).expect("valid");
+        set_metadata(&vm, source.clone()).expect("valid");
         // The file is read when somebody says so, and no more.
         std::fs::remove_file(&file).expect("removed");
         let (link, child) = link();
@@ -245,7 +253,7 @@ fn metadata_that_a_child_refuses_are_not_kept() {
                     };
                     link.take(ChildWord::Metadata(number, refused));
                 });
-                vm.set_metadata(other.clone())
+                set_metadata(&vm, other.clone())
             })
         };
         let refused = set(Some("\u{1b}no ".repeat(10_000))).expect_err("refused");

@@ -12,7 +12,7 @@ use crate::sandbox::capture::tests::capture;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::channel::tests::crowd;
 use crate::sandbox::keeper::{Charge, ChildEnd};
-use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::link::{ANSWER_PATIENCE, settled};
 
 /// The next order that a child gets.
 fn next(child: &Channel) -> GroupOrder {
@@ -31,6 +31,10 @@ pub fn given(child: &Channel) -> Vec<(String, Limits)> {
             other => panic!("{other:?}"),
         }
     }
+}
+
+fn set_rates(keeper: &Keeper<VsockGroup>, vm: &KeptVsock, rates: Limits) -> Result<(), String> {
+    settled(keeper.ask_rates(vm, rates)?, Instant::now() + ANSWER_PATIENCE)
 }
 
 fn limits() -> Limits {
@@ -54,7 +58,7 @@ fn a_child_that_does_not_read_while_it_is_given_its_vms_holds_nobody_up() {
             std::thread::yield_now();
         }
         assert!(keeper.ask_stats().is_empty(), "it takes no question yet");
-        assert_eq!(keeper.set_rates(&vms[0], limits(), ANSWER_PATIENCE), Ok(()), "its setup has them");
+        assert_eq!(set_rates(&keeper, &vms[0], limits()), Ok(()), "its setup has them");
         assert_eq!(roster.vms().len(), 2);
         assert!(roster.set_capture(None).1.into_iter().all(|change| change.begin.is_none()));
         assert!(!handed.is_finished(), "it waits for the child");
@@ -82,9 +86,9 @@ fn changes_of_vms_that_a_starting_child_has_come_behind_all_vms() {
     let [a, b] = &vms[..] else { panic!("two VMs") };
     keeper.drain(a);
     assert!(members().give(a).expect("open").expect("it stays").0.drains, "its setup says so");
-    let rates = keeper.set_rates(a, limits(), ANSWER_PATIENCE);
+    let rates = set_rates(&keeper, a, limits());
     assert!(rates.is_err_and(|e| e.contains("holds when it does")), "it has not answered");
-    assert_eq!(keeper.set_rates(b, limits(), ANSWER_PATIENCE), Ok(()), "its setup has them");
+    assert_eq!(set_rates(&keeper, b, limits()), Ok(()), "its setup has them");
     lock(&b.state).leaves = true;
     assert!(members().give(b).expect("open").is_none(), "it has left");
     let late = members().late_changes();
@@ -134,7 +138,7 @@ fn limits_hold_when_the_child_says_so() {
     let vm = lock(&keeper.charge.members).vms[0].clone();
     let carry_out = |answers: bool| {
         std::thread::scope(|scope| {
-            let sets = scope.spawn(|| keeper.set_rates(&vm, limits(), ANSWER_PATIENCE));
+            let sets = scope.spawn(|| set_rates(&keeper, &vm, limits()));
             let GroupOrder::Change(VmChange::Rates(number, 0, _)) = next(&child) else {
                 panic!("another order")
             };
@@ -151,7 +155,7 @@ fn limits_hold_when_the_child_says_so() {
     // One that takes no order has the limits of before.
     let text = "x".repeat(20_000);
     let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
-    let refused = keeper.set_rates(&vm, Limits::default(), ANSWER_PATIENCE);
+    let refused = set_rates(&keeper, &vm, Limits::default());
     assert!(refused.is_err_and(|e| e.contains("it takes no order now")));
     assert_eq!(vm.config().rates, limits());
     (0..full).for_each(|_| drop(child.receive::<String>()));
@@ -176,7 +180,7 @@ fn the_limits_that_a_child_gets_last_are_those_that_are_kept() {
                 for _ in 0..ROUNDS {
                     turn.wait();
                     // The answer may be late.
-                    let _ = keeper.set_rates(vm, rates, ANSWER_PATIENCE);
+                    let _ = set_rates(keeper, vm, rates);
                     turn.wait();
                 }
             });
