@@ -25,7 +25,7 @@ const SIGN_PATIENCE: Duration = Duration::from_secs(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Threads at most that end VMs at once.
-const ENDING: usize = 16;
+const ENDING: usize = 64;
 
 /// Stack of a control thread, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;

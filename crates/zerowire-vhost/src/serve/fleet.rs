@@ -10,7 +10,7 @@ pub trait VmFleet: Send + Sync {
     /// What a VM is configured with.
     type Config: RosterConfig;
     /// Why a VM can't be served.
-    type Error: std::error::Error;
+    type Error: std::error::Error + Send;
     /// What a VM has to tell.
     type Stats;
 

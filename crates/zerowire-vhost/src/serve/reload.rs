@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use super::control::side_by_side;
 use super::fleet::VmFleet;
 use super::listen::Endpoint;
 use super::roster::{ChangeError, RosterConfig, VmState};
@@ -125,22 +126,25 @@ pub fn reload<S: Reloads + ?Sized>(
     before: &[String],
     wanted: Vec<S::Config>,
 ) -> Result<Reloaded, S::Error> {
-    let ReloadPlan { removed, steps } = plan(server, before, wanted)?;
+    let ReloadPlan { removed: mut going, steps } = plan(server, before, wanted)?;
     let mut done = Reloaded::default();
-    for name in removed {
-        match server.remove(&name) {
+    // What one VM gives up another one may need, so all removals come first.
+    let (leaving, is_replaced) = (going.len(), |(step, _): &&(Step<_>, _)| matches!(step, Step::Replace(_)));
+    going.extend(steps.iter().filter(is_replaced).map(|(_, config)| config.name().to_owned()));
+    let mut gone = remove_all(server, going).into_iter();
+    for (name, removed) in gone.by_ref().take(leaving) {
+        match removed {
             Ok(()) => done.removed.push(name),
             // It has left by itself.
             Err(ChangeError::Unknown(_)) => {}
             Err(e) => done.errors.push(e.to_string()),
         }
     }
-    // What one VM gives up another one may need, so all removals come first.
     let (mut kept, mut added, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for (step, config) in steps {
         match step {
             Step::Keep(running) => kept.push((running, config)),
-            Step::Replace(before) => match server.remove(config.name()) {
+            Step::Replace(before) => match gone.next().map_or(Ok(()), |(_, removed)| removed) {
                 Ok(()) | Err(ChangeError::Unknown(_)) => added.push((Some(before), config)),
                 Err(e @ ChangeError::Stuck(_)) => {
                     done.errors.push(ReplaceError::Later(e).to_string());
@@ -173,6 +177,16 @@ pub fn reload<S: Reloads + ?Sized>(
     // No other VM waits for a process that hangs.
     done.errors.extend(server.update(kept).iter().map(ToString::to_string));
     Ok(done)
+}
+
+/// A VM's name, and how its removal ended.
+type Removed<E> = (String, Result<(), ChangeError<E>>);
+
+/// Removes VMs side by side: one that is held up takes its time.
+fn remove_all<S: Reloads + ?Sized>(server: &S, vms: Vec<String>) -> Vec<Removed<S::Error>> {
+    let mut all: Vec<_> = vms.into_iter().map(|vm| (vm, Ok(()))).collect();
+    side_by_side(all.iter_mut().collect(), |(vm, removed)| *removed = server.remove(vm));
+    all
 }
 
 /// Gives a VM that runs as `before` other settings. If they make it another device, it is removed

@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
@@ -38,6 +38,9 @@ struct IdleVms {
     held: bool,
     /// Added by somebody else as soon as one has gone.
     other: Mutex<Option<OnPort>>,
+    /// How many removals go side by side, and how many there have been.
+    together: usize,
+    going: (Mutex<usize>, Condvar),
     /// Added when another one has gone.
     late: Mutex<Vec<OnPort>>,
 }
@@ -101,6 +104,12 @@ impl VmFleet for IdleVms {
         if self.held {
             return Err(ChangeError::Stuck(name.to_owned()));
         }
+        let (going, changed) = &self.going;
+        let mut count = going.lock().expect("no panic");
+        *count += 1;
+        changed.notify_all();
+        let waited = changed.wait_timeout_while(count, Duration::from_secs(20), |n| *n < self.together);
+        assert!(!waited.expect("no panic").1.timed_out(), "one goes behind the other");
         let gone: Vec<_> =
             self.all.lock().expect("no panic").extract_if(.., |(vm, _)| vm.name == name).collect();
         let lost = gone.iter().map(|(vm, _)| vm.port).filter(|port| self.single_use.contains(port));
@@ -243,6 +252,18 @@ fn a_file_that_is_read_again_restores_behind_all_others() {
     assert_eq!(errors[0], "VM c: no port bad; VM c is not served");
     assert!(errors[1].contains("no port bad; VM a has its old settings again"), "{errors:?}");
     assert_eq!(vms.ports(), named(&[("b", "r"), ("a", "p")]));
+}
+
+/// A removal that is held up takes some seconds.
+#[test]
+fn a_file_that_is_read_again_removes_vms_side_by_side() {
+    let all = ["a", "b", "c", "d"];
+    let vms = IdleVms { together: 3, ..IdleVms::with(&all.map(|name| on(name, name))) };
+    let wanted = vec![on("a", "p"), on("b", "b"), on("e", "q"), on("c", "r")];
+    let done = reload(&vms, &all.map(str::to_owned), wanted).expect("a good file");
+    assert_eq!((done.removed, done.replaced), (vec!["d".to_owned()], vec!["a".to_owned(), "c".to_owned()]));
+    assert!(done.errors.is_empty(), "{:?}", done.errors);
+    assert_eq!(vms.ports(), named(&[("b", "b"), ("a", "p"), ("e", "q"), ("c", "r")]), "in the file's order");
 }
 
 /// A change that hangs holds up no other one for ever, and a VM that can't get its turn keeps its
