@@ -21,6 +21,12 @@ pub struct SendLease {
     pub(crate) lease: Option<Lease>,
 }
 
+impl SendLease {
+    fn get(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+}
+
 exported! {
 /// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes.
 /// flags: 0, ZW_HUGE_PAGES. -ENOMEM: no memory, or not enough huge pages.
@@ -36,7 +42,8 @@ fn zw_area_new(
 fn zw_area_close(area: *mut SendArea) = close(area);
 
 /// Buffers that are free now; 0 for NULL.
-fn zw_area_free(area: *const SendArea) -> libc::size_t = free(area);
+fn zw_area_free(area: *const SendArea) -> libc::size_t
+    = (|a: Option<&SendArea>| Ok(a.map_or(0, |a| a.0.free())))(area);
 
 /// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not
 /// look whether lent buffers are back (zw_sender_lease does). The buffer holds what its last owner
@@ -48,10 +55,12 @@ fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int = l
 fn zw_lease_data(lease: *mut SendLease) -> *mut c_void = data(lease);
 
 /// Length of the buffer in bytes; 0 for NULL.
-fn zw_lease_capacity(lease: *const SendLease) -> libc::size_t = capacity(lease);
+fn zw_lease_capacity(lease: *const SendLease) -> libc::size_t
+    = (|l: Option<&SendLease>| Ok(l.and_then(SendLease::get).map_or(0, Lease::capacity)))(lease);
 
 /// Bytes of it that will be sent; 0 for NULL.
-fn zw_lease_length(lease: *const SendLease) -> libc::size_t = length(lease);
+fn zw_lease_length(lease: *const SendLease) -> libc::size_t
+    = (|l: Option<&SendLease>| Ok(l.and_then(SendLease::get).map_or(0, |l| l.len())))(lease);
 
 /// Sets how many bytes will be sent. -EINVAL: more than the capacity.
 fn zw_lease_set_length(lease: *mut SendLease, length: libc::size_t) -> c_int = set_length(lease, length);
@@ -81,10 +90,6 @@ pub(crate) fn area_options(buffer_bytes: usize, buffers: usize, flags: u32) -> R
     Ok(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))
 }
 
-fn free(area: Option<&SendArea>) -> Result<usize, Failure> {
-    Ok(area.map_or(0, |a| a.0.free()))
-}
-
 fn lease_of(area: &SendArea, lease: NewHandle<'_, SendLease>) -> Result<c_int, Failure> {
     let Some(taken) = area.0.lease() else { return Ok(-libc::EAGAIN) };
     lease.put(SendLease { lease: Some(taken) });
@@ -92,17 +97,9 @@ fn lease_of(area: &SendArea, lease: NewHandle<'_, SendLease>) -> Result<c_int, F
 }
 
 fn data(lease: Option<&SendLease>) -> Result<*mut c_void, Failure> {
-    let lease = lease.and_then(|l| l.lease.as_ref());
+    let lease = lease.and_then(SendLease::get);
     // From the area's own pointer: C writes through it, also behind the present length.
     Ok(lease.map_or(std::ptr::null_mut(), |l| l.area().base().wrapping_add(l.offset()).cast()))
-}
-
-fn capacity(lease: Option<&SendLease>) -> Result<usize, Failure> {
-    Ok(lease.and_then(|l| l.lease.as_ref()).map_or(0, Lease::capacity))
-}
-
-fn length(lease: Option<&SendLease>) -> Result<usize, Failure> {
-    Ok(lease.and_then(|l| l.lease.as_ref()).map_or(0, |l| l.len()))
 }
 
 fn set_length(lease: &mut SendLease, length: usize) -> Result<c_int, Failure> {

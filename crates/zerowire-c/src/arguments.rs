@@ -23,14 +23,14 @@ use crate::send_types::{SendClosed, SendCompletion, SendLedger, SenderOptions};
 use crate::types::{VsockOptions, VsockPacket};
 
 /// Writes functions of the interface. Each is a prototype as C has it, with the documentation for
-/// C, and the Rust function that does the work. That one takes an [`Argument`] for each argument,
-/// or for several in brackets, and returns a `Result` of what C gets. A blank line stands between
-/// two of them, for tests/it/header.rs.
+/// C, and the Rust function that does the work, or a closure in parentheses. That one takes an
+/// [`Argument`] for each argument, or for several in brackets, and returns a `Result` of what
+/// becomes the answer. A blank line stands between two of them, for tests/it/header.rs.
 macro_rules! exported {
     ($(
         $(#[$documentation:meta])*
         fn $name:ident($($argument:ident: $type:ty),*) $(-> $answer:ty)?
-            = $($function:ident)::+($($passed:tt),*);
+            = $($function:tt)::+($($passed:tt),*);
     )*) => { $(
         $(#[$documentation])*
         #[allow(clippy::missing_safety_doc, reason = "the header says what it asks for")]
@@ -38,12 +38,19 @@ macro_rules! exported {
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $answer)? {
             $crate::guard::guard(|| {
                 let _call = $crate::arguments::Call::begin();
-                self::$($function)::+($($crate::arguments::argument!(_call, $passed)),*)
+                $crate::arguments::function!($($function)::+)($($crate::arguments::argument!(_call, $passed)),*)
             })
         }
     )* };
 }
 pub(crate) use exported;
+
+/// The function behind one of the interface, which an argument may have the name of.
+macro_rules! function {
+    (($($closure:tt)*)) => { ($($closure)*) };
+    ($($name:ident)::+) => { self::$($name)::+ };
+}
+pub(crate) use function;
 
 /// One argument of the function behind one of the interface.
 macro_rules! argument {
@@ -96,6 +103,13 @@ numbers!(c_int, u32, u64, usize);
 impl<'call> Argument<'call, c_int> for Option<Duration> {
     unsafe fn of(from: c_int, _: &'static str, _: &'call Call) -> Result<Self, Failure> {
         Ok(u64::try_from(from).ok().map(Duration::from_millis))
+    }
+}
+
+/// The same.
+impl<'call> Argument<'call, c_int> for Duration {
+    unsafe fn of(from: c_int, _: &'static str, _: &'call Call) -> Result<Self, Failure> {
+        Ok(u64::try_from(from).map_or(Self::MAX, Self::from_millis))
     }
 }
 

@@ -95,23 +95,17 @@ impl From<FrameError> for Failure {
     }
 }
 
-impl From<AreaError> for Failure {
-    fn from(e: AreaError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
-    }
+/// Errors that know their number.
+macro_rules! numbered {
+    ($($error:ty),*) => { $(
+        impl From<$error> for Failure {
+            fn from(e: $error) -> Self {
+                Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
+            }
+        }
+    )* };
 }
-
-impl From<RecvError> for Failure {
-    fn from(e: RecvError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
-    }
-}
-
-impl From<SendError> for Failure {
-    fn from(e: SendError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
-    }
-}
+numbered!(AreaError, RecvError, SendError);
 
 /// The number of an error of the system, if it has one.
 fn number(cause: &io::Error) -> i32 {

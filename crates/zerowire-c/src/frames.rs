@@ -105,29 +105,23 @@ impl FramesHandle {
         }
     }
 
-    fn flush(&mut self) -> Result<c_int, Failure> {
-        self.handing(|s| s.flush())?;
-        Ok(0)
-    }
-
-    fn reap(&mut self) -> Result<c_int, Failure> {
+    fn reap(&mut self) -> Result<usize, Failure> {
         let back = self.sender.reap();
         self.settle();
-        Ok(c_int::try_from(back).unwrap_or(c_int::MAX))
+        Ok(back)
     }
 
-    fn wait(&mut self, limit: Option<Duration>) -> Result<c_int, Failure> {
-        if self.handing(|s| s.wait(limit.unwrap_or(Duration::MAX)))? {
-            return Ok(0);
+    fn wait(&mut self, limit: Duration) -> Result<(), Failure> {
+        if self.handing(|s| s.wait(limit))? {
+            return Ok(());
         }
-        let (all, limit) = (self.sender.outstanding(), limit.unwrap_or(Duration::MAX));
+        let all = self.sender.outstanding();
         let text = format!("none of {all} frames is back in {} ms", limit.as_millis());
         Err(Failure::new(libc::ETIMEDOUT, text))
     }
 
-    fn drain(&mut self, limit: Option<Duration>) -> Result<c_int, Failure> {
-        self.handing(|s| s.drain(limit.unwrap_or(Duration::MAX)))?;
-        Ok(0)
+    fn drain(&mut self, limit: Duration) -> Result<(), Failure> {
+        self.handing(|s| s.drain(limit)).map(drop)
     }
 }
 
@@ -150,7 +144,8 @@ fn zw_frames_open(
 
 /// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for
 /// NULL.
-fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t = max(frames);
+fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t
+    = (|f: Option<&FramesHandle>| Ok(f.map_or(0, |f| f.sender.max_frame_bytes())))(frames);
 
 /// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words,
 /// if none is free: it never waits. The bytes are those of older frames: write all of them.
@@ -203,7 +198,8 @@ fn zw_vnet_prepare(
 ///
 /// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender.
 /// -EMSGSIZE and others that name a frame: it was taken out, the others stay.
-fn zw_frames_flush(frames: *mut FramesHandle) -> c_int = FramesHandle::flush(frames);
+fn zw_frames_flush(frames: *mut FramesHandle) -> c_int
+    = (|f: &mut FramesHandle| f.handing(|s| s.flush()))(frames);
 
 /// Takes back the places of frames that were sent: how many came back since the last call. Mostly
 /// without a system call.
@@ -224,12 +220,14 @@ fn zw_frames_drain(
 ) -> c_int = FramesHandle::drain(frames, timeout_ms);
 
 /// Frames that were committed and are not back; 0 for NULL.
-fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t = outstanding(frames);
+fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t
+    = (|f: Option<&FramesHandle>| Ok(f.map_or(0, |f| f.sender.outstanding())))(frames);
 
 /// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that
 /// are back edge-triggered (EPOLLOUT | EPOLLET) only; AF_XDP's says when the ring is at most half
 /// full. It stays the sender's.
-fn zw_frames_fd(frames: *const FramesHandle) -> c_int = fd(frames);
+fn zw_frames_fd(frames: *const FramesHandle) -> c_int
+    = (|f: &FramesHandle| Ok(f.sender.as_fd().as_raw_fd()))(frames);
 
 /// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless
 /// NULL: frames that were not sent.
@@ -252,7 +250,7 @@ fn zw_frames_path(
     frames: *const FramesHandle,
     text: *mut c_char,
     size: libc::size_t
-) -> c_int = path(frames, [text, size]);
+) -> c_int = (|f: &FramesHandle, text: TextRoom<'_>| Ok(text.print(&f.sender.path())))(frames, [text, size]);
 
 /// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is
 /// allowed.
@@ -280,10 +278,6 @@ fn open(
     Ok(0)
 }
 
-fn max(frames: Option<&FramesHandle>) -> Result<usize, Failure> {
-    Ok(frames.map_or(0, |f| f.sender.max_frame_bytes()))
-}
-
 fn prepare(frame: &mut [u8], gso_size: u32, header: &mut MaybeUninit<FrameHeader>) -> Result<c_int, Failure> {
     let Ok(size) = u16::try_from(gso_size) else {
         return wrong(format!("gso_size {gso_size}: at most 65535"));
@@ -292,14 +286,6 @@ fn prepare(frame: &mut [u8], gso_size: u32, header: &mut MaybeUninit<FrameHeader
         .map_err(|e| Failure::new(libc::EINVAL, e.to_string()))?;
     header.write(made.into());
     Ok(0)
-}
-
-fn outstanding(frames: Option<&FramesHandle>) -> Result<usize, Failure> {
-    Ok(frames.map_or(0, |f| f.sender.outstanding()))
-}
-
-fn fd(frames: &FramesHandle) -> Result<c_int, Failure> {
-    Ok(frames.sender.as_fd().as_raw_fd())
 }
 
 fn ledger(
@@ -322,16 +308,12 @@ fn copied(
     Ok(self::reason(&frames.sender.counters(), reason, name, bytes))
 }
 
-fn path(frames: &FramesHandle, text: TextRoom<'_>) -> Result<c_int, Failure> {
-    Ok(text.print(&frames.sender.path()))
-}
-
-fn close(frames: Option<OwnedHandle<FramesHandle>>, limit: Option<Duration>) -> Result<c_int, Failure> {
-    let Some(frames) = frames else { return Ok(0) };
+fn close(frames: Option<OwnedHandle<FramesHandle>>, limit: Duration) -> Result<(), Failure> {
+    let Some(frames) = frames else { return Ok(()) };
     let mut frames = frames.take();
-    if limit != Some(Duration::ZERO) {
+    if limit != Duration::ZERO {
         frames.drain(limit)?;
     }
     frames.settle();
-    Ok(0)
+    Ok(())
 }

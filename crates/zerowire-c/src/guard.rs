@@ -40,16 +40,51 @@ macro_rules! silent {
 }
 silent!((): (), u32: 0, u64: 0, usize: 0, *const c_char: std::ptr::null(), *mut c_void: std::ptr::null_mut());
 
+/// What a function of the interface returns for a `T`.
+pub(crate) trait AnswerFor<T>: Answer {
+    fn of(value: T) -> Self;
+}
+
+impl<A: Answer> AnswerFor<A> for A {
+    fn of(value: A) -> Self {
+        value
+    }
+}
+
+impl AnswerFor<()> for c_int {
+    fn of((): ()) -> Self {
+        0
+    }
+}
+
+impl AnswerFor<bool> for c_int {
+    fn of(value: bool) -> Self {
+        value.into()
+    }
+}
+
+impl AnswerFor<usize> for c_int {
+    fn of(value: usize) -> Self {
+        Self::try_from(value).unwrap_or(Self::MAX)
+    }
+}
+
+impl AnswerFor<usize> for libc::ssize_t {
+    fn of(value: usize) -> Self {
+        value as Self
+    }
+}
+
 /// Runs the body of a function of the interface.
-pub(crate) fn guard<T: Answer>(body: impl FnOnce() -> Result<T, Failure>) -> T {
+pub(crate) fn guard<A: AnswerFor<T>, T>(body: impl FnOnce() -> Result<T, Failure>) -> A {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(answer)) => return answer,
+        Ok(Ok(value)) => return A::of(value),
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(libc::EIO, "internal error: a panic in libzerowire, see standard error"),
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = Some(text));
-    T::failed(failure.errno)
+    A::failed(failure.errno)
 }
 
 /// The last error of this thread in words, valid until its next one; "" before the first.

@@ -3,7 +3,6 @@
 use std::ffi::c_char;
 
 use crate::arguments::exported;
-use crate::failure::Failure;
 use crate::guard::last_error;
 
 /// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the
@@ -31,13 +30,9 @@ exported! {
 /// taken as if 0 followed; results are written up to the program's size. A newer program's longer
 /// one is taken if what the library does not know is 0, else -E2BIG; fields of results that the
 /// library does not know become 0.
-fn zw_version() -> u32 = version();
+fn zw_version() -> u32 = (|| Ok(ZW_LIBRARY_VERSION))();
 
 /// The last error of this thread in words; "" before the first. Valid until the thread's next call
 /// of this library.
 fn zw_last_error() -> *const c_char = last_error();
-}
-
-fn version() -> Result<u32, Failure> {
-    Ok(ZW_LIBRARY_VERSION)
 }

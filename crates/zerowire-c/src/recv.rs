@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
+use zerowire::recv::{self, Arrival, ConnectionId, RecvError, What};
 
 use crate::arguments::{GivenFd, GivenOptions, NewHandle, Out, OwnedHandle, exported, kept};
 use crate::arrays::{ArrivalArray, TextRoom};
@@ -105,12 +105,14 @@ fn zw_receiver_listen(
 ) -> c_int = listen(receiver, fd, listener);
 
 /// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
-fn zw_receiver_unlisten(receiver: *mut Receiver, listener: u64) -> c_int = unlisten(receiver, listener);
+fn zw_receiver_unlisten(receiver: *mut Receiver, listener: u64) -> c_int
+    = (|r: &Receiver, id: u64| Ok(r.own()?.receiver.unlisten(id.into())?.into_raw_fd()))(receiver, listener);
 
 /// Gives a connection's socket back: a descriptor, which is the caller's. What had been received
 /// before is still given by zw_receiver_recv; the rest is still in the socket. Arrivals that are
 /// held stay valid. -ENOENT: no such connection.
-fn zw_receiver_remove(receiver: *mut Receiver, connection: u64) -> c_int = remove(receiver, connection);
+fn zw_receiver_remove(receiver: *mut Receiver, connection: u64) -> c_int
+    = (|r: &Receiver, id: u64| Ok(r.own()?.receiver.remove(id.into())?.into_raw_fd()))(receiver, connection);
 
 /// The descriptor of a connection, to send on it or to set options. It stays the receiver's.
 /// -ENOENT: no such connection.
@@ -156,7 +158,8 @@ fn zw_arrival_release(
 ) -> c_int = release([arrivals, size, count]);
 
 /// Connections that were added or accepted and not removed.
-fn zw_receiver_connections(receiver: *mut Receiver) -> libc::ssize_t = connections(receiver);
+fn zw_receiver_connections(receiver: *mut Receiver) -> libc::ssize_t
+    = (|r: &Receiver| Ok(r.own()?.receiver.connections()))(receiver);
 
 /// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with
 /// bytes; zero-copied: placed by the NIC; copied: by the kernel. On a NIC's queue ask
@@ -166,7 +169,8 @@ fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int
 /// How far zero_copied_bytes of zw_receiver_ledger can be believed: ZW_ZERO_COPIED_EXACT for all
 /// ways but ZW_RECV_QUEUE, else ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same
 /// for the receiver's life.
-fn zw_receiver_zero_copied(receiver: *mut Receiver) -> c_int = how_zero_copied(receiver);
+fn zw_receiver_zero_copied(receiver: *mut Receiver) -> c_int
+    = (|r: &Receiver| Ok(zero_copied(r.own()?.receiver.zero_copied())))(receiver);
 
 /// What happened besides bytes, up to events.size bytes of the struct.
 fn zw_receiver_events(receiver: *mut Receiver, events: *mut RecvEvents) -> c_int = events(receiver, events);
@@ -177,7 +181,8 @@ fn zw_receiver_path(
     receiver: *mut Receiver,
     text: *mut c_char,
     size: libc::size_t
-) -> c_int = path(receiver, [text, size]);
+) -> c_int
+    = (|r: &Receiver, text: TextRoom<'_>| Ok(text.print(&r.own()?.receiver.path())))(receiver, [text, size]);
 }
 
 fn new_receiver(
@@ -210,14 +215,6 @@ fn listen(
     let id = receiver.own()?.receiver.listen(fd.take()).map_err(kept)?;
     listener.map(|listener| listener.write(id.into()));
     Ok(0)
-}
-
-fn unlisten(receiver: &Receiver, listener: u64) -> Result<c_int, Failure> {
-    Ok(receiver.own()?.receiver.unlisten(ListenerId::from(listener))?.into_raw_fd())
-}
-
-fn remove(receiver: &Receiver, connection: u64) -> Result<c_int, Failure> {
-    Ok(receiver.own()?.receiver.remove(ConnectionId::from(connection))?.into_raw_fd())
 }
 
 fn socket(receiver: &Receiver, connection: u64) -> Result<c_int, Failure> {
@@ -278,17 +275,9 @@ fn release(mut arrivals: ArrivalArray<'_>) -> Result<c_int, Failure> {
     })
 }
 
-fn connections(receiver: &Receiver) -> Result<libc::ssize_t, Failure> {
-    Ok(receiver.own()?.receiver.connections() as libc::ssize_t)
-}
-
 fn ledger(receiver: &Receiver, ledger: Out<'_, SendLedger>) -> Result<c_int, Failure> {
     ledger.write(&SendLedger::from(&receiver.own()?.receiver.counters().snapshot()));
     Ok(0)
-}
-
-fn how_zero_copied(receiver: &Receiver) -> Result<c_int, Failure> {
-    Ok(zero_copied(receiver.own()?.receiver.zero_copied()))
 }
 
 fn events(receiver: &Receiver, events: Out<'_, RecvEvents>) -> Result<c_int, Failure> {
@@ -307,8 +296,4 @@ fn events(receiver: &Receiver, events: Out<'_, RecvEvents>) -> Result<c_int, Fai
         notices: e.notices,
     });
     Ok(0)
-}
-
-fn path(receiver: &Receiver, text: TextRoom<'_>) -> Result<c_int, Failure> {
-    Ok(text.print(&receiver.own()?.receiver.path()))
 }

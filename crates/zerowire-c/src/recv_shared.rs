@@ -62,10 +62,12 @@ fn zw_receiver_import(
 ) -> c_int = import(area, options, receiver);
 
 /// Bytes of the area; 0 for NULL.
-fn zw_shared_area_bytes(area: *const RecvArea) -> libc::size_t = bytes(area);
+fn zw_shared_area_bytes(area: *const RecvArea) -> libc::size_t
+    = (|a: Option<&RecvArea>| Ok(a.map_or(0, |a| a.0.area_bytes())))(area);
 
 /// Buffers of the area, as the kernel cuts it; 0 for NULL.
-fn zw_shared_area_buffers(area: *const RecvArea) -> libc::size_t = buffers(area);
+fn zw_shared_area_buffers(area: *const RecvArea) -> libc::size_t
+    = (|a: Option<&RecvArea>| Ok(a.map_or(0, |a| a.0.buffers())))(area);
 
 /// Gives the handle up; receivers that were made of it go on. NULL is allowed.
 fn zw_shared_area_close(area: *mut RecvArea) = close(area);
@@ -83,7 +85,8 @@ fn zw_shared_area_close(area: *mut RecvArea) = close(area);
 fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) -> c_int = new_dmabuf(fd, dmabuf);
 
 /// Its length in bytes; 0 for NULL.
-fn zw_dmabuf_length(dmabuf: *const RecvDmabuf) -> libc::size_t = dmabuf_length(dmabuf);
+fn zw_dmabuf_length(dmabuf: *const RecvDmabuf) -> libc::size_t
+    = (|d: Option<&RecvDmabuf>| Ok(d.map_or(0, |d| d.0.len())))(dmabuf);
 
 /// Gives the handle up; receivers that have the buffer keep it. NULL is allowed.
 fn zw_dmabuf_close(dmabuf: *mut RecvDmabuf) = close(dmabuf);
@@ -109,19 +112,7 @@ fn import(
     Ok(0)
 }
 
-fn bytes(area: Option<&RecvArea>) -> Result<usize, Failure> {
-    Ok(area.map_or(0, |a| a.0.area_bytes()))
-}
-
-fn buffers(area: Option<&RecvArea>) -> Result<usize, Failure> {
-    Ok(area.map_or(0, |a| a.0.buffers()))
-}
-
 fn new_dmabuf(fd: GivenDmabuf, dmabuf: NewHandle<'_, RecvDmabuf>) -> Result<c_int, Failure> {
     dmabuf.put(RecvDmabuf(fd.take()?));
     Ok(0)
-}
-
-fn dmabuf_length(dmabuf: Option<&RecvDmabuf>) -> Result<usize, Failure> {
-    Ok(dmabuf.map_or(0, |d| d.0.len()))
 }

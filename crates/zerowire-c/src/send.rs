@@ -27,10 +27,13 @@ pub struct Sender {
 
 /// Where C wants a ticket; NULL is allowed.
 type TicketPlace<'call> = Option<&'call mut MaybeUninit<u32>>;
+/// A lease that a sender takes, if it succeeds.
+type SentLease = OwnedHandle<SendLease>;
 
 impl Sender {
-    fn told(&mut self) -> Result<(), Failure> {
-        self.late.take().map_or(Ok(()), Err)
+    /// The sender, unless there is something to tell.
+    fn told(&mut self) -> Result<&mut send::Sender, Failure> {
+        self.late.take().map_or(Ok(&mut self.sender), Err)
     }
 
     /// Submits a payload by `how`. An error means that it was not taken.
@@ -79,7 +82,7 @@ impl Sender {
 
     fn give_lease(
         &mut self,
-        mut lease: OwnedHandle<SendLease>,
+        mut lease: SentLease,
         now: bool,
         ticket: TicketPlace<'_>,
     ) -> Result<c_int, Failure> {
@@ -145,7 +148,9 @@ fn zw_sender_send(
     data: *const c_void,
     length: libc::size_t,
     ticket: *mut u32
-) -> c_int = send_one(sender, [data, length], ticket);
+) -> c_int = (|s: &mut Sender, p: Segment, t: TicketPlace<'_>| {
+    s.give(p.into(), false, t)
+})(sender, [data, length], ticket);
 
 /// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was
 /// lent then.
@@ -154,7 +159,9 @@ fn zw_sender_try_send(
     data: *const c_void,
     length: libc::size_t,
     ticket: *mut u32
-) -> c_int = try_send_one(sender, [data, length], ticket);
+) -> c_int = (|s: &mut Sender, p: Segment, t: TicketPlace<'_>| {
+    s.give(p.into(), true, t)
+})(sender, [data, length], ticket);
 
 /// As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when
 /// the call returns. A datagram of more than 17 pieces is gathered into one buffer, and counts as
@@ -164,7 +171,9 @@ fn zw_sender_sendv(
     pieces: *const libc::iovec,
     count: libc::size_t,
     ticket: *mut u32
-) -> c_int = send_pieces(sender, [pieces, count], ticket);
+) -> c_int = (|s: &mut Sender, p: Vec<Segment>, t: TicketPlace<'_>| {
+    s.give(p.into(), false, t)
+})(sender, [pieces, count], ticket);
 
 /// As zw_sender_sendv, without waiting: -EAGAIN, without words, if there is no room.
 fn zw_sender_try_sendv(
@@ -172,7 +181,9 @@ fn zw_sender_try_sendv(
     pieces: *const libc::iovec,
     count: libc::size_t,
     ticket: *mut u32
-) -> c_int = try_send_pieces(sender, [pieces, count], ticket);
+) -> c_int = (|s: &mut Sender, p: Vec<Segment>, t: TicketPlace<'_>| {
+    s.give(p.into(), true, t)
+})(sender, [pieces, count], ticket);
 
 /// Sends several payloads in order, each element one: datagrams with few system calls (sendmmsg).
 /// Waits as zw_sender_send, and lends as it does. Returns how many were taken, from the first on;
@@ -192,7 +203,8 @@ fn zw_sender_send_lease(
     sender: *mut Sender,
     lease: *mut SendLease,
     ticket: *mut u32
-) -> c_int = send_lease(sender, lease, ticket);
+) -> c_int
+    = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, false, t))(sender, lease, ticket);
 
 /// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease
 /// is still yours.
@@ -200,7 +212,8 @@ fn zw_sender_try_send_lease(
     sender: *mut Sender,
     lease: *mut SendLease,
     ticket: *mut u32
-) -> c_int = try_send_lease(sender, lease, ticket);
+) -> c_int
+    = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, true, t))(sender, lease, ticket);
 
 /// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and
 /// reads notifications meanwhile: the buffers that this sender lent come back by that. -ETIMEDOUT;
@@ -217,7 +230,8 @@ fn zw_sender_lease(
 /// that it can't cut at all (-EIO).
 ///
 /// -EINVAL: no UDP socket, or a longer one.
-fn zw_sender_set_segment_bytes(sender: *mut Sender, bytes: u32) -> c_int = set_segment_bytes(sender, bytes);
+fn zw_sender_set_segment_bytes(sender: *mut Sender, bytes: u32) -> c_int
+    = (|s: &mut Sender, n: u32| Ok(s.sender.set_segment_bytes(segment_bytes(n)?)?))(sender, bytes);
 
 /// The longest segment_bytes that the path of a connected UDP socket takes at the moment: its MTU
 /// without the headers. The socket may be a sender's. -EBADF; -EINVAL: no UDP socket with a peer.
@@ -225,7 +239,7 @@ fn zw_longest_segment(fd: c_int) -> c_int = longest_segment(fd);
 
 /// Sends what waits and reads the notifications that are there. Returns how many lent payloads came
 /// back since the last call. Makes no system call if nothing is lent and nothing waits.
-fn zw_sender_poll(sender: *mut Sender) -> c_int = poll(sender);
+fn zw_sender_poll(sender: *mut Sender) -> c_int = (|s: &mut Sender| Ok(s.told()?.poll()?))(sender);
 
 /// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no
 /// limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.
@@ -233,15 +247,19 @@ fn zw_sender_wait(
     sender: *mut Sender,
     ticket: u32,
     timeout_ms: c_int
-) -> c_int = wait(sender, ticket, timeout_ms);
+) -> c_int = (|s: &mut Sender, t: u32, limit: Duration| {
+    Ok(s.told()?.wait(Ticket::new(t), limit)?)
+})(sender, ticket, timeout_ms);
 
 /// Waits until one payload more is done; returns at once if none is out. timeout_ms as in
 /// zw_sender_wait; -ETIMEDOUT.
-fn zw_sender_wait_any(sender: *mut Sender, timeout_ms: c_int) -> c_int = wait_any(sender, timeout_ms);
+fn zw_sender_wait_any(sender: *mut Sender, timeout_ms: c_int) -> c_int
+    = (|s: &mut Sender, limit: Duration| Ok(s.told()?.wait_any(limit)?))(sender, timeout_ms);
 
 /// Waits until everything is sent, and all memory is back. timeout_ms as in zw_sender_wait;
 /// -ETIMEDOUT.
-fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_int) -> c_int = wait_all(sender, timeout_ms);
+fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_int) -> c_int
+    = (|s: &mut Sender, limit: Duration| Ok(s.told()?.wait_all(limit)?))(sender, timeout_ms);
 
 /// Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is
 /// allowed.
@@ -289,26 +307,6 @@ fn new_sender(
     Ok(0)
 }
 
-fn send_one(sender: &mut Sender, data: Segment, ticket: TicketPlace<'_>) -> Result<c_int, Failure> {
-    sender.give(data.into(), false, ticket)
-}
-
-fn try_send_one(sender: &mut Sender, data: Segment, ticket: TicketPlace<'_>) -> Result<c_int, Failure> {
-    sender.give(data.into(), true, ticket)
-}
-
-fn send_pieces(sender: &mut Sender, pieces: Vec<Segment>, ticket: TicketPlace<'_>) -> Result<c_int, Failure> {
-    sender.give(pieces.into(), false, ticket)
-}
-
-fn try_send_pieces(
-    sender: &mut Sender,
-    pieces: Vec<Segment>,
-    ticket: TicketPlace<'_>,
-) -> Result<c_int, Failure> {
-    sender.give(pieces.into(), true, ticket)
-}
-
 fn send_many(
     sender: &mut Sender,
     payloads: Vec<Segment>,
@@ -341,35 +339,13 @@ fn send_many(
     Ok(done as libc::ssize_t)
 }
 
-fn send_lease(
-    sender: &mut Sender,
-    lease: OwnedHandle<SendLease>,
-    ticket: TicketPlace<'_>,
-) -> Result<c_int, Failure> {
-    sender.give_lease(lease, false, ticket)
-}
-
-fn try_send_lease(
-    sender: &mut Sender,
-    lease: OwnedHandle<SendLease>,
-    ticket: TicketPlace<'_>,
-) -> Result<c_int, Failure> {
-    sender.give_lease(lease, true, ticket)
-}
-
 fn lease_for(
     sender: &mut Sender,
     area: &SendArea,
     limit: Option<Duration>,
     lease: NewHandle<'_, SendLease>,
 ) -> Result<c_int, Failure> {
-    sender.told()?;
-    lease.put(SendLease { lease: Some(sender.sender.lease(&area.0, limit)?) });
-    Ok(0)
-}
-
-fn set_segment_bytes(sender: &mut Sender, bytes: u32) -> Result<c_int, Failure> {
-    sender.sender.set_segment_bytes(segment_bytes(bytes)?)?;
+    lease.put(SendLease { lease: Some(sender.told()?.lease(&area.0, limit)?) });
     Ok(0)
 }
 
@@ -380,40 +356,16 @@ fn longest_segment(fd: BorrowedFd<'_>) -> Result<c_int, Failure> {
     })
 }
 
-fn poll(sender: &mut Sender) -> Result<c_int, Failure> {
-    sender.told()?;
-    Ok(c_int::try_from(sender.sender.poll()?).unwrap_or(c_int::MAX))
-}
-
-fn wait(sender: &mut Sender, ticket: u32, limit: Option<Duration>) -> Result<c_int, Failure> {
-    sender.told()?;
-    sender.sender.wait(Ticket::new(ticket), limit.unwrap_or(Duration::MAX))?;
-    Ok(0)
-}
-
-fn wait_any(sender: &mut Sender, limit: Option<Duration>) -> Result<c_int, Failure> {
-    sender.told()?;
-    sender.sender.wait_any(limit.unwrap_or(Duration::MAX))?;
-    Ok(0)
-}
-
-fn wait_all(sender: &mut Sender, limit: Option<Duration>) -> Result<c_int, Failure> {
-    sender.told()?;
-    sender.sender.wait_all(limit.unwrap_or(Duration::MAX))?;
-    Ok(0)
-}
-
 fn close_sender(
     sender: Option<OwnedHandle<Sender>>,
     how: u32,
-    limit: Option<Duration>,
+    limit: Duration,
     closed: Result<Option<Out<'_, SendClosed>>, Failure>,
 ) -> Result<c_int, Failure> {
     let mut left = SendClosed { size: size_of::<SendClosed>(), aborted: 0, aborted_bytes: 0, kept: 0 };
     let mut result = Ok(0);
     if let Some(sender) = sender {
         let Sender { sender, late, .. } = *sender.take();
-        let limit = limit.unwrap_or(Duration::MAX);
         let (how, wrong) = match how {
             ZW_CLOSE_DRAIN => (Close::Drain(limit), None),
             ZW_CLOSE_ABORT => (Close::Abort, None),
@@ -445,12 +397,12 @@ fn close_sender(
     result
 }
 
-fn into_socket(mut sender: OwnedHandle<Sender>, limit: Option<Duration>) -> Result<c_int, Failure> {
+fn into_socket(mut sender: OwnedHandle<Sender>, limit: Duration) -> Result<c_int, Failure> {
     sender.get_mut().told()?;
     // Put back below unless it is gone.
     let mut handle = sender.take();
     let Sender { sender: inner, checks, late, payloads } = *handle;
-    match inner.into_socket(limit.unwrap_or(Duration::MAX)) {
+    match inner.into_socket(limit) {
         Ok(socket) => Ok(socket.into_raw_fd()),
         Err(send::Unfinished { sender, error }) => {
             *handle = Sender { sender: *sender, checks, late, payloads };
@@ -463,7 +415,7 @@ fn into_socket(mut sender: OwnedHandle<Sender>, limit: Option<Duration>) -> Resu
 
 fn orphans() -> Result<usize, Failure> {
     let mut left = usize::MAX;
-    guard(|| {
+    guard::<(), _>(|| {
         left = send::orphans().payloads;
         Ok(())
     });

@@ -25,10 +25,12 @@ fn zw_sender_next_completion(
 ) -> c_int = next_completion(sender, completion);
 
 /// Payloads that are lent or wait to be sent; 0 for NULL.
-fn zw_sender_outstanding(sender: *const Sender) -> libc::size_t = outstanding(sender);
+fn zw_sender_outstanding(sender: *const Sender) -> libc::size_t
+    = (|s: Option<&Sender>| Ok(s.map_or(0, |s| s.sender.outstanding())))(sender);
 
 /// Their bytes; 0 for NULL.
-fn zw_sender_outstanding_bytes(sender: *const Sender) -> libc::size_t = outstanding_bytes(sender);
+fn zw_sender_outstanding_bytes(sender: *const Sender) -> libc::size_t
+    = (|s: Option<&Sender>| Ok(s.map_or(0, |s| s.sender.outstanding_bytes())))(sender);
 
 /// The totals up to now, up to ledger.size bytes of them.
 fn zw_sender_ledger(sender: *const Sender, ledger: *mut SendLedger) -> c_int = ledger(sender, ledger);
@@ -49,7 +51,7 @@ fn zw_sender_path(
     sender: *const Sender,
     text: *mut c_char,
     size: libc::size_t
-) -> c_int = path(sender, [text, size]);
+) -> c_int = (|s: &Sender, text: TextRoom<'_>| Ok(text.print(&s.sender.path())))(sender, [text, size]);
 
 /// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into
 /// your buffer as zw_sender_path does. Empty in other modes.
@@ -70,14 +72,6 @@ fn next_completion(sender: &mut Sender, completion: Out<'_, SendCompletion>) -> 
         reserved: 0,
     });
     Ok(1)
-}
-
-fn outstanding(sender: Option<&Sender>) -> Result<usize, Failure> {
-    Ok(sender.map_or(0, |s| s.sender.outstanding()))
-}
-
-fn outstanding_bytes(sender: Option<&Sender>) -> Result<usize, Failure> {
-    Ok(sender.map_or(0, |s| s.sender.outstanding_bytes()))
 }
 
 fn ledger(sender: &Sender, ledger: Out<'_, SendLedger>) -> Result<c_int, Failure> {
@@ -115,10 +109,6 @@ fn copied(
     bytes: Option<&mut MaybeUninit<u64>>,
 ) -> Result<c_int, Failure> {
     Ok(self::reason(&sender.sender.counters(), reason, name, bytes))
-}
-
-fn path(sender: &Sender, text: TextRoom<'_>) -> Result<c_int, Failure> {
-    Ok(text.print(&sender.sender.path()))
 }
 
 fn choices(sender: &Sender, text: TextRoom<'_>) -> Result<c_int, Failure> {

@@ -50,7 +50,8 @@ fn zw_vsock_accept(
 ) -> c_int = accept(listener, timeout_ms, connection);
 
 /// Readable when a connection waits, or the daemon is gone. It stays the listener's.
-fn zw_vsock_listener_fd(listener: *const VsockListener) -> c_int = listener_fd(listener);
+fn zw_vsock_listener_fd(listener: *const VsockListener) -> c_int
+    = (|l: &VsockListener| Ok(l.0.as_fd().as_raw_fd()))(listener);
 
 /// Stops listening. Connections that were accepted stay. NULL is allowed.
 fn zw_vsock_listener_close(listener: *mut VsockListener) = close(listener);
@@ -72,38 +73,47 @@ fn zw_window_next(window: *mut WindowHandle, packet: *mut VsockPacket) -> c_int 
 fn zw_window_rewind(window: *mut WindowHandle) = rewind(window);
 
 /// Bytes of payload in all packets.
-fn zw_window_bytes(window: *const WindowHandle) -> u64 = window_bytes(window);
+fn zw_window_bytes(window: *const WindowHandle) -> u64
+    = (|w: Option<&WindowHandle>| Ok(w.map_or(0, |w| w.lease.len())))(window);
 
 /// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL
 /// is allowed.
 fn zw_window_release(window: *mut WindowHandle) = close(window);
 
 /// The state of the next window, to spin on without a system call: ZW_POLL_...
-fn zw_vsock_poll_value(connection: *const VsockConnection) -> u32 = poll_value(connection);
+fn zw_vsock_poll_value(connection: *const VsockConnection) -> u32
+    = (|c: Option<&VsockConnection>| Ok(c.map_or(POLL_NOTHING, |c| c.0.poll_value())))(connection);
 
 /// Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit);
 /// -ECONNRESET: no daemon.
-fn zw_vsock_wait(connection: *mut VsockConnection, timeout_ms: c_int) -> c_int = wait(connection, timeout_ms);
+fn zw_vsock_wait(connection: *mut VsockConnection, timeout_ms: c_int) -> c_int
+    = (|c: &VsockConnection, limit: Option<Duration>| Ok(c.0.wait(limit)?))(connection, timeout_ms);
 
 /// For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the
 /// end, or no daemon any more. Then call zw_vsock_disarm and dequeue. The descriptor stays the
 /// connection's.
-fn zw_vsock_fd(connection: *const VsockConnection) -> c_int = fd(connection);
+fn zw_vsock_fd(connection: *const VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.as_fd().as_raw_fd()))(connection);
 
 /// Makes the descriptor tell of the next window: 0; or 1 if there is something already.
-fn zw_vsock_arm(connection: *mut VsockConnection) -> c_int = arm(connection);
+fn zw_vsock_arm(connection: *mut VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.arm()?))(connection);
 
 /// The program is awake again: the descriptor is not written to any more.
-fn zw_vsock_disarm(connection: *mut VsockConnection) -> c_int = disarm(connection);
+fn zw_vsock_disarm(connection: *mut VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.disarm()?))(connection);
 
 /// 1 if the daemon has closed its end.
-fn zw_vsock_is_hung_up(connection: *mut VsockConnection) -> c_int = is_hung_up(connection);
+fn zw_vsock_is_hung_up(connection: *mut VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.is_hung_up()?))(connection);
 
 /// Removes the mapping; windows that are held stay valid. -EFAULT: it is not mapped.
-fn zw_vsock_unmap(connection: *mut VsockConnection) -> c_int = unmap(connection);
+fn zw_vsock_unmap(connection: *mut VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.unmap()?))(connection);
 
 /// Maps again what zw_vsock_unmap removed. -EBUSY: it is mapped already.
-fn zw_vsock_map(connection: *mut VsockConnection) -> c_int = map(connection);
+fn zw_vsock_map(connection: *mut VsockConnection) -> c_int
+    = (|c: &VsockConnection| Ok(c.0.map()?))(connection);
 
 /// What was agreed on, up to options.size bytes: the options as they were asked for, with the
 /// values that 0 stood for.
@@ -124,14 +134,15 @@ fn zw_vsock_ports(
 fn zw_vsock_set_nonblocking(
     connection: *mut VsockConnection,
     on: c_int
-) -> c_int = set_nonblocking(connection, on);
+) -> c_int = (|c: &VsockConnection, on: c_int| Ok(c.0.set_nonblocking(on != 0)?))(connection, on);
 
 /// Copying receive, as read does on a socket; 0 is the end, -ECONNRESET one that is cut short.
 fn zw_vsock_read(
     connection: *mut VsockConnection,
     to: *mut c_void,
     length: libc::size_t
-) -> libc::ssize_t = read(connection, [to, length]);
+) -> libc::ssize_t
+    = (|c: &VsockConnection, to: &mut [MaybeUninit<u8>]| Ok(c.0.read_uninit(to)?))(connection, [to, length]);
 
 /// Sends, as write does on a socket, and returns how many bytes went. -EPIPE: the connection has
 /// ended. -EAGAIN: no room, on a connection that does not block.
@@ -139,7 +150,7 @@ fn zw_vsock_write(
     connection: *mut VsockConnection,
     from: *const c_void,
     length: libc::size_t
-) -> libc::ssize_t = write(connection, [from, length]);
+) -> libc::ssize_t = (|c: &VsockConnection, from: &[u8]| Ok((&c.0).write(from)?))(connection, [from, length]);
 
 /// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what
 /// was published can still be taken; the end comes behind it.
@@ -184,10 +195,6 @@ fn accept(
     Ok(0)
 }
 
-fn listener_fd(listener: &VsockListener) -> Result<c_int, Failure> {
-    Ok(listener.0.as_fd().as_raw_fd())
-}
-
 fn dequeue(connection: &VsockConnection, window: NewHandle<'_, WindowHandle>) -> Result<c_int, Failure> {
     match connection.0.dequeue()? {
         Dequeued::Window(lease) => {
@@ -223,45 +230,6 @@ fn rewind(window: Option<&mut WindowHandle>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn window_bytes(window: Option<&WindowHandle>) -> Result<u64, Failure> {
-    Ok(window.map_or(0, |w| w.lease.len()))
-}
-
-fn poll_value(connection: Option<&VsockConnection>) -> Result<u32, Failure> {
-    Ok(connection.map_or(POLL_NOTHING, |c| c.0.poll_value()))
-}
-
-fn wait(connection: &VsockConnection, limit: Option<Duration>) -> Result<c_int, Failure> {
-    Ok(connection.0.wait(limit)?.into())
-}
-
-fn fd(connection: &VsockConnection) -> Result<c_int, Failure> {
-    Ok(connection.0.as_fd().as_raw_fd())
-}
-
-fn arm(connection: &VsockConnection) -> Result<c_int, Failure> {
-    Ok(connection.0.arm()?.into())
-}
-
-fn disarm(connection: &VsockConnection) -> Result<c_int, Failure> {
-    connection.0.disarm()?;
-    Ok(0)
-}
-
-fn is_hung_up(connection: &VsockConnection) -> Result<c_int, Failure> {
-    Ok(connection.0.is_hung_up()?.into())
-}
-
-fn unmap(connection: &VsockConnection) -> Result<c_int, Failure> {
-    connection.0.unmap()?;
-    Ok(0)
-}
-
-fn map(connection: &VsockConnection) -> Result<c_int, Failure> {
-    connection.0.map()?;
-    Ok(0)
-}
-
 fn agreed(connection: &VsockConnection, options: Out<'_, VsockOptions>) -> Result<c_int, Failure> {
     options.write(&VsockOptions::of(connection.0.kind(), connection.0.options()));
     Ok(0)
@@ -275,19 +243,6 @@ fn ports(
     host_port.map(|to| to.write(connection.0.host_port()));
     guest_port.map(|to| to.write(connection.0.guest_port()));
     Ok(0)
-}
-
-fn set_nonblocking(connection: &VsockConnection, on: c_int) -> Result<c_int, Failure> {
-    connection.0.set_nonblocking(on != 0)?;
-    Ok(0)
-}
-
-fn read(connection: &VsockConnection, to: &mut [MaybeUninit<u8>]) -> Result<libc::ssize_t, Failure> {
-    Ok(connection.0.read_uninit(to)? as libc::ssize_t)
-}
-
-fn write(connection: &VsockConnection, from: &[u8]) -> Result<libc::ssize_t, Failure> {
-    Ok((&connection.0).write(from)? as libc::ssize_t)
 }
 
 fn shutdown(connection: &VsockConnection, how: c_int) -> Result<c_int, Failure> {
