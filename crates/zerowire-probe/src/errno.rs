@@ -17,6 +17,11 @@ pub(super) fn words(errno: i32) -> String {
     }
 }
 
+/// What failed, and why: "refused (EPERM, operation not permitted)".
+pub(super) fn said(what: &str, errno: i32) -> String {
+    format!("{what} ({})", words(errno))
+}
+
 fn name(errno: i32) -> Option<&'static str> {
     Some(match errno {
         libc::EACCES => "EACCES",

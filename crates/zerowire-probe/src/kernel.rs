@@ -15,14 +15,8 @@ const STEPS: [((u32, u32), &str); 4] = [
 const BEST: (u32, u32) = (6, 15);
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
-    let subject = Subject {
-        id: "kernel.version",
-        group: Group::Shared,
-        jobs: &Job::ALL,
-        path: "all: kernel",
-        title: "kernel",
-    };
-    todo.add(subject, || translate(&machine.kernel));
+    let names = ["kernel.version", "all: kernel", "kernel"];
+    todo.add(Subject::new(Group::Shared, &Job::ALL, names), || translate(&machine.kernel));
 }
 
 fn translate(release: &str) -> Finding {

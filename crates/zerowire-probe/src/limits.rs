@@ -12,14 +12,8 @@ const DESCRIPTORS_A_VM: u64 = 24;
 const MAX_VMS: u64 = 256;
 
 pub(super) fn check(todo: &mut Todo) {
-    let subject = Subject {
-        id: "limits.descriptors",
-        group: Group::Shared,
-        jobs: &[Job::Net, Job::Vsock],
-        path: "net, vsock: descriptors",
-        title: "open files",
-    };
-    todo.add(subject, || {
+    let names = ["limits.descriptors", "net, vsock: descriptors", "open files"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net, Job::Vsock], names), || {
         let limit = getrlimit(Resource::Nofile);
         let nr_open = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
         translate(limit.current, limit.maximum, nr_open.and_then(|t| t.trim().parse().ok()))

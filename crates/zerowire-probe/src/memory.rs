@@ -23,40 +23,24 @@ const STEP_BYTES: u64 = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {
-    let registered = Subject {
-        id: "memory.registered",
-        group: Group::Shared,
-        jobs: &[Job::Net, Job::Send, Job::Recv],
-        path: "net (xdp ports), send, recv: registered memory",
-        title: "registered memory",
-    };
-    todo.add(registered, || {
+    let names = ["memory.registered", "net (xdp ports), send, recv: registered memory", "registered memory"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net, Job::Send, Job::Recv], names), || {
         if !has_ring {
             return Finding::degraded(super::uring::UNTRIED, "Areas are not registered: more CPU a send.")
                 .remedy("See io_uring above.");
         }
         let limit = getrlimit(Resource::Memlock).current;
-        match largest() {
-            Ok((bytes, error)) => translate(bytes, error, limit, machine.has("CAP_IPC_LOCK")),
-            Err(e) => translate(0, errno::number(e), limit, machine.has("CAP_IPC_LOCK")),
-        }
+        let (bytes, error) = largest().unwrap_or_else(|e| (0, errno::number(e)));
+        translate(bytes, error, limit, machine.has("CAP_IPC_LOCK"))
     });
-    let huge = Subject {
-        id: "memory.huge_pages",
-        group: Group::Shared,
-        jobs: &[Job::Net, Job::Recv],
-        path: "net, recv: huge pages",
-        title: "huge pages",
-    };
-    todo.add(huge, || translate_huge(map_huge().map_err(errno::number), &free_huge()));
-    let later = Subject {
-        id: "memory.userfaultfd",
-        group: Group::Shared,
-        jobs: &[Job::Net],
-        path: "net: memory that comes later",
-        title: "post-copy",
-    };
-    todo.add(later, || translate_later(userfault::try_open().map_err(errno::number)));
+    let names = ["memory.huge_pages", "net, recv: huge pages", "huge pages"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net, Job::Recv], names), || {
+        translate_huge(map_huge().map_err(errno::number), &free_huge())
+    });
+    let names = ["memory.userfaultfd", "net: memory that comes later", "post-copy"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net], names), || {
+        translate_later(userfault::try_open().map_err(errno::number))
+    });
 }
 
 /// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0:
@@ -157,9 +141,7 @@ fn translate_huge(mapped: Result<(), i32>, free: &str) -> Finding {
             Finding::degraded("no 2 MiB pages in this kernel", worse)
                 .remedy("Boot a kernel with CONFIG_HUGETLBFS.")
         }
-        Err(e) => {
-            Finding::degraded(format!("2 MiB pages refused ({})", errno::words(e)), worse).remedy(remedy)
-        }
+        Err(e) => Finding::degraded(errno::said("2 MiB pages refused", e), worse).remedy(remedy),
     }
 }
 
@@ -172,7 +154,7 @@ fn translate_later(opened: Result<(), i32>) -> Finding {
         ),
         Err(libc::ENOSYS) => Finding::degraded("no userfaultfd in this kernel", worse)
             .remedy("Boot a kernel with CONFIG_USERFAULTFD."),
-        Err(e) => Finding::degraded(format!("userfaultfd refused ({})", errno::words(e)), worse).remedy(
+        Err(e) => Finding::degraded(errno::said("userfaultfd refused", e), worse).remedy(
             "Grant CAP_SYS_PTRACE, or the right to open /dev/userfaultfd. Or, as root, 'sysctl \
              vm.unprivileged_userfaultfd=1', which grants it to everybody.",
         ),

@@ -13,33 +13,17 @@ use zerowire_sys::trial::{socket, unshare_in_child};
 const INITIAL: &str = "net:[4026531833]";
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
-    let identity = Subject {
-        id: "netns.identity",
-        group: Group::Shared,
-        jobs: &[Job::Net, Job::Send, Job::Recv],
-        path: "net, send, recv: network namespace",
-        title: "network namespace",
-    };
-    todo.add(identity, || {
+    let names = ["netns.identity", "net, send, recv: network namespace", "network namespace"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net, Job::Send, Job::Recv], names), || {
         let link = |path: &str| read_link(path).map(|p| p.to_string_lossy().into_owned());
         translate_identity(link("/proc/thread-self/ns/net").ok(), link("/proc/1/ns/net").ok())
     });
-    let admin = Subject {
-        id: "netns.admin",
-        group: Group::Shared,
-        jobs: &[Job::Net, Job::Recv],
-        path: "net, recv: CAP_NET_ADMIN",
-        title: "CAP_NET_ADMIN",
-    };
-    todo.add(admin, || translate_admin(administer().map_err(errno::number), machine.has("CAP_NET_ADMIN")));
-    let unshare = Subject {
-        id: "netns.unshare",
-        group: Group::Shared,
-        jobs: &[Job::Net],
-        path: "net: own network namespace",
-        title: "new namespaces",
-    };
-    todo.add(unshare, || {
+    let names = ["netns.admin", "net, recv: CAP_NET_ADMIN", "CAP_NET_ADMIN"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net, Job::Recv], names), || {
+        translate_admin(administer().map_err(errno::number), machine.has("CAP_NET_ADMIN"))
+    });
+    let names = ["netns.unshare", "net: own network namespace", "new namespaces"];
+    todo.add(Subject::new(Group::Shared, &[Job::Net], names), || {
         let alone = unshare_in_child(libc::CLONE_NEWNET).map_err(errno::number);
         let with_user = match alone {
             Ok(()) => Ok(()),
@@ -89,7 +73,7 @@ fn translate_admin(allowed: Result<(), i32>, is_effective: bool) -> Finding {
         ),
         (Err(libc::EPERM), false) => Finding::missing("not held", lost).remedy(remedy),
         (Err(e), _) => Finding::degraded(
-            format!("could not be tried ({})", errno::words(e)),
+            errno::said("could not be tried", e),
             "The line on taps says what works.",
         ),
     }
@@ -110,7 +94,7 @@ fn translate_unshare(alone: Result<(), i32>, with_user: Result<(), i32>) -> Find
         (Err(_), Err(e)) => e,
     };
     let f = Finding::missing(
-        format!("refused ({})", errno::words(e)),
+        errno::said("refused", e),
         "'zerowire-bench' and the tests can't run here; zerowire net needs none.",
     );
     match e {

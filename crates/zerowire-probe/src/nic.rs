@@ -7,9 +7,8 @@ use zerowire_sys::netdevice::{driver, socket};
 pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];
 
 pub(super) fn check(todo: &mut Todo) {
-    let subject =
-        Subject { id: "recv.nic", group: Group::Recv, jobs: &[Job::Recv], path: "recv: NIC", title: "NICs" };
-    todo.add(subject, || {
+    let names = ["recv.nic", "recv: NIC", "NICs"];
+    todo.add(Subject::new(Group::Recv, &[Job::Recv], names), || {
         let Ok(socket) = socket() else { return translate(&[]) };
         let list: Vec<_> = interfaces()
             .into_iter()

@@ -16,22 +16,10 @@ const SLOT_BYTES: usize = 2048;
 const FRAME_BYTES: usize = 1514;
 
 pub(super) fn check(todo: &mut Todo) {
-    let subject = Subject {
-        id: "send.packet_ring",
-        group: Group::Send,
-        jobs: &[Job::Send],
-        path: "send: AF_PACKET TX_RING",
-        title: "packet ring",
-    };
-    todo.add(subject, || translate(make_ring()));
-    let port = Subject {
-        id: "net.packet_port",
-        group: Group::Net,
-        jobs: &[Job::Net],
-        path: "net: packet port",
-        title: "packet ports",
-    };
-    todo.add(port, || translate_port(make_port()));
+    let names = ["send.packet_ring", "send: AF_PACKET TX_RING", "packet ring"];
+    todo.add(Subject::new(Group::Send, &[Job::Send], names), || translate(make_ring()));
+    let names = ["net.packet_port", "net: packet port", "packet ports"];
+    todo.add(Subject::new(Group::Net, &[Job::Net], names), || translate_port(make_port()));
 }
 
 /// Where the attempt stopped.
@@ -70,12 +58,10 @@ fn make_port() -> Result<(), PacketStage> {
 /// Packet sockets are refused.
 fn no_socket(e: i32, lost: &str) -> Finding {
     match e {
-        libc::EPERM | libc::EACCES => {
-            Finding::missing(format!("socket refused ({})", errno::words(e)), lost).remedy(
-                "Grant CAP_NET_RAW: root, 'setcap cap_net_raw+ep PROGRAM', or --cap-add NET_RAW for a container.",
-            )
-        }
-        _ => Finding::missing(format!("no AF_PACKET socket ({})", errno::words(e)), lost)
+        libc::EPERM | libc::EACCES => Finding::missing(errno::said("socket refused", e), lost).remedy(
+            "Grant CAP_NET_RAW: root, 'setcap cap_net_raw+ep PROGRAM', or --cap-add NET_RAW for a container.",
+        ),
+        _ => Finding::missing(errno::said("no AF_PACKET socket", e), lost)
             .remedy("Load the module ('modprobe af_packet'), or boot a kernel with CONFIG_PACKET."),
     }
 }
@@ -89,11 +75,11 @@ fn translate_port(made: Result<(), PacketStage>) -> Finding {
         ),
         Err(PacketStage::Socket(e)) => no_socket(e, lost),
         Err(PacketStage::Header(e)) => {
-            Finding::missing(format!("12-byte virtio-net headers refused ({})", errno::words(e)), lost)
+            Finding::missing(errno::said("12-byte virtio-net headers refused", e), lost)
                 .remedy("Boot Linux 6.3 or newer (PACKET_VNET_HDR_SZ).")
         }
         Err(PacketStage::Ring(e)) => Finding::degraded(
-            format!("receive ring refused ({})", errno::words(e)),
+            errno::said("receive ring refused", e),
             "Each frame to a guest is read by a call or a place in a batch (receive=socket).",
         )
         .remedy("Free memory, or raise the container's memory limit."),
@@ -108,13 +94,12 @@ fn translate(made: Result<(), PacketStage>) -> Finding {
             "Raw frames built in the ring leave without a copy through most NICs (a veth copies).",
         ),
         Err(PacketStage::Socket(e) | PacketStage::Header(e)) => no_socket(e, lost),
-        Err(PacketStage::Ring(e @ libc::ENOMEM)) => Finding::degraded(
-            format!("no memory for a ring ({})", errno::words(e)),
-            "Each frame is copied once.",
-        )
-        .remedy("Free memory, or raise the container's memory limit."),
+        Err(PacketStage::Ring(e @ libc::ENOMEM)) => {
+            Finding::degraded(errno::said("no memory for a ring", e), "Each frame is copied once.")
+                .remedy("Free memory, or raise the container's memory limit.")
+        }
         Err(PacketStage::Ring(e)) => {
-            Finding::degraded(format!("ring refused ({})", errno::words(e)), "Each frame is copied once.")
+            Finding::degraded(errno::said("ring refused", e), "Each frame is copied once.")
                 .remedy("Boot Linux 4.11 or newer (transmit rings of version 3).")
         }
     }

@@ -48,8 +48,7 @@ fn translate_buffers(made: Option<Result<(), i32>>) -> Finding {
             "a buffer ring was registered",
             "One multishot receive fills many buffers; one copy (kernel).",
         ),
-        Some(Err(e)) => Finding::missing(format!("refused ({})", errno::words(e)), lost)
-            .remedy("Boot Linux 5.19 or newer."),
+        Some(Err(e)) => Finding::missing(errno::said("refused", e), lost).remedy("Boot Linux 5.19 or newer."),
     }
 }
 
@@ -67,14 +66,14 @@ fn translate_zcrx(tried: Option<(Result<(), i32>, Result<(), i32>)>) -> Finding 
         );
     };
     match (e, d) {
-        (libc::EPERM, _) => Finding::missing(format!("refused ({})", errno::words(e)), COPIES)
+        (libc::EPERM, _) => Finding::missing(errno::said("refused", e), COPIES)
             .remedy("Run with CAP_NET_ADMIN of the machine's own user namespace (root outside of containers)."),
         (libc::EINVAL | libc::EOPNOTSUPP, libc::ENODEV) => Finding::degraded(
             "for NIC queues only; ZCRX_REG_NODEV is not in this kernel",
             "Without a copy with a NIC that can (see NICs); on other interfaces bytes are copied once, by the kernel.",
         )
         .remedy("Boot Linux 7.1 or newer to use it on any interface."),
-        (libc::ENOMEM, _) => Finding::degraded(format!("no memory to register ({})", errno::words(e)), COPIES)
+        (libc::ENOMEM, _) => Finding::degraded(errno::said("no memory to register", e), COPIES)
             .remedy("Raise the memlock limit: see registered memory."),
         _ => Finding::missing(
             format!("refused ({}; for a device: {})", errno::words(e), errno::words(d)),

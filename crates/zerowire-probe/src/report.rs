@@ -94,6 +94,13 @@ pub struct Subject {
     pub title: &'static str,
 }
 
+impl Subject {
+    /// The names are its id, its path and its title.
+    pub(super) fn new(group: Group, jobs: &'static [Job], [id, path, title]: [&'static str; 3]) -> Self {
+        Self { id, group, jobs, path, title }
+    }
+}
+
 /// What was found, and what follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {

@@ -59,7 +59,7 @@ fn translate_namespaces(
         )
         .remedy(remedy),
         (Err(_), Err(_), Err(e)) => Finding::missing(
-            format!("refused ({})", errno::words(e)),
+            errno::said("refused", e),
             "Capabilities and system calls alone confine the process of a VM.",
         )
         .remedy(
@@ -108,7 +108,7 @@ fn translate_landlock(version: Result<usize, i32>) -> Finding {
         ),
         Err(e) => {
             let without = "The sandbox does without: files are out of reach by a namespace.";
-            let found = Finding::degraded(format!("not there ({})", errno::words(e)), without);
+            let found = Finding::degraded(errno::said("not there", e), without);
             match e {
                 libc::EOPNOTSUPP => found.remedy("Boot with 'lsm=landlock,…' on the kernel's command line."),
                 _ => found.remedy("Boot a kernel with CONFIG_SECURITY_LANDLOCK."),

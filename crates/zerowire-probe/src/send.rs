@@ -65,8 +65,9 @@ fn translate_zerocopy(tcp: Result<(), i32>, udp: Result<(), i32>, optmem: Option
             "TCP sends are copied.",
         )
         .remedy("Boot Linux 4.14 or newer."),
-        (Err(e), Err(_)) => Finding::missing(format!("refused ({})", errno::words(e)), copies)
-            .remedy("Boot Linux 5.0 or newer."),
+        (Err(e), Err(_)) => {
+            Finding::missing(errno::said("refused", e), copies).remedy("Boot Linux 5.0 or newer.")
+        }
     }
 }
 

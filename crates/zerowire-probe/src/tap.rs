@@ -108,7 +108,7 @@ fn translate_device(opened: Attempt) -> Finding {
         return Finding::ok("opens", "The kernel has taps.");
     };
     let f = Finding::missing(
-        format!("can't be opened ({})", errno::words(e)),
+        errno::said("can't be opened", e),
         "zerowire net can't run: it has no port for a VM's frames.",
     );
     f.remedy(match e {
@@ -170,10 +170,8 @@ fn translate_queues(made: Attempt, multi: Attempt) -> Finding {
         (Ok(()), Ok(())) => {
             Finding::ok("IFF_MULTI_QUEUE accepted", "--port tap:NAME,queues=N works, up to 128 queue pairs.")
         }
-        (Ok(()), Err(e)) => {
-            Finding::degraded(format!("refused ({})", errno::words(e)), "One queue pair a device.")
-                .remedy("Boot Linux 3.8 or newer.")
-        }
+        (Ok(()), Err(e)) => Finding::degraded(errno::said("refused", e), "One queue pair a device.")
+            .remedy("Boot Linux 3.8 or newer."),
     }
 }
 

@@ -62,22 +62,12 @@ fn abilities() -> std::io::Result<Abilities> {
 const USERS: &[Job] = &[Job::Send, Job::Recv];
 
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
-    let setup = Subject {
-        id: "uring.setup",
-        group: Group::Shared,
-        jobs: USERS,
-        path: "send, recv: io_uring",
-        title: "io_uring",
-    };
-    todo.add(setup, || translate_setup(ring));
-    let defer = Subject {
-        id: "uring.defer_taskrun",
-        group: Group::Shared,
-        jobs: USERS,
-        path: "send, recv: DEFER_TASKRUN",
-        title: "deferred task work",
-    };
-    todo.add(defer, || translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun)));
+    let names = ["uring.setup", "send, recv: io_uring", "io_uring"];
+    todo.add(Subject::new(Group::Shared, USERS, names), || translate_setup(ring));
+    let names = ["uring.defer_taskrun", "send, recv: DEFER_TASKRUN", "deferred task work"];
+    todo.add(Subject::new(Group::Shared, USERS, names), || {
+        translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun))
+    });
 }
 
 fn translate_setup(ring: &Ring) -> Finding {
@@ -96,48 +86,42 @@ fn translate_setup(ring: &Ring) -> Finding {
 }
 
 /// Who refuses, and what to do about it (io_uring/io_uring.c, `io_uring_allowed`).
-fn explain(r: Refusal) -> (String, String) {
+fn explain(r: Refusal) -> (String, &'static str) {
     let said = errno::words(r.errno);
     match (r.errno, r.disabled) {
         (libc::EPERM, Some(2)) => (
             format!("refused ({said}): sysctl kernel.io_uring_disabled is 2, off for everybody"),
-            "As root: 'sysctl kernel.io_uring_disabled=0'.".to_owned(),
+            "As root: 'sysctl kernel.io_uring_disabled=0'.",
         ),
         (libc::EPERM, Some(1)) => (
             format!("refused ({said}): sysctl kernel.io_uring_disabled is 1, off without privileges"),
             "As root: 'sysctl kernel.io_uring_disabled=0', or put this user's group into sysctl \
-             kernel.io_uring_group."
-                .to_owned(),
+             kernel.io_uring_group.",
         ),
         (libc::EPERM | libc::EACCES, _) if r.seccomp => (
             format!("refused ({said}) by a seccomp filter"),
             "Allow io_uring_setup, io_uring_enter and io_uring_register in the filter. Docker and Podman: a profile \
-             with these three, by '--security-opt seccomp=FILE'; systemd: add @aio to SystemCallFilter=."
-                .to_owned(),
+             with these three, by '--security-opt seccomp=FILE'; systemd: add @aio to SystemCallFilter=.",
         ),
         (libc::EPERM | libc::EACCES, _) => (
             format!("refused ({said})"),
-            "A security module refuses it (SELinux: class io_uring; AppArmor: io_uring rules): see the audit log."
-                .to_owned(),
+            "A security module refuses it (SELinux: class io_uring; AppArmor: io_uring rules): see the audit log.",
+        ),
+        (libc::ENOSYS, _) if r.seccomp => (
+            format!("not there ({said})"),
+            "A seccomp filter hides it, or the kernel has none: allow io_uring_setup, io_uring_enter and \
+             io_uring_register in the filter, or boot a kernel with CONFIG_IO_URING.",
         ),
         (libc::ENOSYS, _) => (
             format!("not there ({said})"),
-            if r.seccomp {
-                "A seccomp filter hides it, or the kernel has none: allow io_uring_setup, io_uring_enter and \
-                 io_uring_register in the filter, or boot a kernel with CONFIG_IO_URING."
-            } else {
-                "Boot a kernel with CONFIG_IO_URING (5.1 and newer, on in all big distributions)."
-            }
-            .to_owned(),
+            "Boot a kernel with CONFIG_IO_URING (5.1 and newer, on in all big distributions).",
         ),
         (libc::ENOMEM, _) => (
             format!("failed ({said})"),
-            "Give the process more memory, or before Linux 5.12 a higher RLIMIT_MEMLOCK.".to_owned(),
+            "Give the process more memory, or before Linux 5.12 a higher RLIMIT_MEMLOCK.",
         ),
-        (libc::EMFILE | libc::ENFILE, _) => {
-            (format!("failed ({said})"), "Raise the limit of open files.".to_owned())
-        }
-        _ => (format!("failed ({said})"), "'strace -e io_uring_setup zerowire doctor' shows the call.".to_owned()),
+        (libc::EMFILE | libc::ENFILE, _) => (format!("failed ({said})"), "Raise the limit of open files."),
+        _ => (format!("failed ({said})"), "'strace -e io_uring_setup zerowire doctor' shows the call."),
     }
 }
 

@@ -21,12 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const USERS: &[Job] = &[Job::Net, Job::Vsock];
 
 pub(super) fn check(todo: &mut Todo) {
-    let qemu =
-        Subject { id: "vm.qemu", group: Group::Vm, jobs: USERS, path: "net, vsock: QEMU", title: "QEMU" };
-    todo.add(qemu, || translate_qemu(&find_qemu()));
-    let subject =
-        Subject { id: "vm.kvm", group: Group::Vm, jobs: USERS, path: "net, vsock: KVM", title: "KVM" };
-    todo.add(subject, || translate_kvm(try_kvm().map_err(errno::number)));
+    let names = ["vm.qemu", "net, vsock: QEMU", "QEMU"];
+    todo.add(Subject::new(Group::Vm, USERS, names), || translate_qemu(&find_qemu()));
+    let names = ["vm.kvm", "net, vsock: KVM", "KVM"];
+    todo.add(Subject::new(Group::Vm, USERS, names), || translate_kvm(try_kvm().map_err(errno::number)));
 }
 
 /// What /dev/kvm answers.
@@ -61,12 +59,12 @@ fn translate_kvm(answer: Result<Kvm, i32>) -> Finding {
         Ok(Kvm::Tried(Ok(reason))) => {
             broken(format!("/dev/kvm opens, and a guest of three instructions stops (exit reason {reason})"))
         }
-        Ok(Kvm::Tried(Err(e))) => broken(format!("/dev/kvm opens, and runs no guest ({})", errno::words(e))),
+        Ok(Kvm::Tried(Err(e))) => broken(errno::said("/dev/kvm opens, and runs no guest", e)),
         Ok(Kvm::Version(other)) => Finding::degraded(format!("API {other}, not {KVM_API}"), slow),
         Err(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Finding::degraded("no /dev/kvm", slow).remedy(
             "Turn virtualisation on (firmware, or nested virtualisation of the cloud), then 'modprobe kvm'.",
         ),
-        Err(e) => Finding::degraded(format!("/dev/kvm can't be opened ({})", errno::words(e)), slow).remedy(
+        Err(e) => Finding::degraded(errno::said("/dev/kvm can't be opened", e), slow).remedy(
             "Put the user into the group kvm, or pass the device to the container: --device /dev/kvm.",
         ),
     }

@@ -62,7 +62,7 @@ fn translate_memory(mapped: Result<(), i32>) -> Finding {
             "Guest memory can be mapped; no privilege is needed, and nothing is pinned.",
         ),
         Err(e) => Finding::missing(
-            format!("a memfd can't be mapped ({})", errno::words(e)),
+            errno::said("a memfd can't be mapped", e),
             "zerowire vsock works on the guest's memory and can't run without.",
         )
         .remedy("Allow memfd_create and mmap in the seccomp filter; sysctl vm.memfd_noexec must not be 2."),
@@ -77,12 +77,12 @@ fn translate_unix(stream: Result<(), i32>, message: Result<(), i32>) -> Finding 
             "Host programs reach guests, and guests host programs, by streams and by messages.",
         ),
         (Ok(()), Err(e)) => Finding::degraded(
-            format!("SOCK_STREAM; no SOCK_SEQPACKET ({})", errno::words(e)),
+            errno::said("SOCK_STREAM; no SOCK_SEQPACKET", e),
             "Streams work. Connections for messages work between guests only.",
         )
         .remedy(allow),
         (Err(e), _) => Finding::missing(
-            format!("none ({})", errno::words(e)),
+            errno::said("none", e),
             "Front ends and host programs come by unix sockets: zerowire vsock can't run.",
         )
         .remedy(allow),
@@ -124,7 +124,7 @@ fn translate_sealed(made: Result<(), i32>) -> Finding {
         )
         .remedy("Boot Linux 5.1 or newer."),
         Err(e) => Finding::missing(
-            format!("no sealed memfd ({})", errno::words(e)),
+            errno::said("no sealed memfd", e),
             "Later versions can't map what a guest sends into programs. No matter to zerowire vsock today.",
         )
         .remedy("Allow memfd_create in the seccomp filter; sysctl vm.memfd_noexec must not be 2."),
@@ -138,7 +138,7 @@ fn translate_socket(made: Result<(), i32>) -> Finding {
             "Programs inside a guest can connect; the host's side is served over unix sockets and needs none of this.",
         ),
         Err(e) => Finding::degraded(
-            format!("none here ({})", errno::words(e)),
+            errno::said("none here", e),
             "No matter on a host: zerowire's side is in user space. Inside a guest programs can't connect.",
         )
         .remedy("In a guest: 'modprobe vmw_vsock_virtio_transport'."),
@@ -149,7 +149,7 @@ fn translate_zerocopy(set: Result<(), i32>) -> Finding {
     match set {
         Ok(()) => Finding::ok("SO_ZEROCOPY accepted", "Programs inside a guest can send without a copy."),
         Err(e) => Finding::degraded(
-            format!("refused ({})", errno::words(e)),
+            errno::said("refused", e),
             "Inside a guest a send is copied once, by the guest's kernel. No matter on a host.",
         )
         .remedy("Boot Linux 6.7 or newer in the guest."),

@@ -63,21 +63,20 @@ fn translate_socket(made: Result<(), XdpStage>) -> Finding {
             "Works on any interface with one copy; without one where the driver can (told when it is bound).",
         ),
         Err(XdpStage::Socket(e @ (libc::EPERM | libc::EACCES))) => {
-            Finding::missing(format!("socket refused ({})", errno::words(e)), LOST)
+            Finding::missing(errno::said("socket refused", e), LOST)
                 .remedy("Grant CAP_NET_RAW (and CAP_NET_ADMIN with CAP_BPF to steer frames to it).")
         }
-        Err(XdpStage::Socket(e)) => Finding::missing(format!("no AF_XDP socket ({})", errno::words(e)), LOST)
+        Err(XdpStage::Socket(e)) => Finding::missing(errno::said("no AF_XDP socket", e), LOST)
             .remedy("Boot a kernel with CONFIG_XDP_SOCKETS (4.18 and newer)."),
         Err(XdpStage::Memory(e @ (libc::ENOBUFS | libc::ENOMEM | libc::EPERM))) => {
-            Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
+            Finding::missing(errno::said("memory can't be registered", e), LOST)
                 .remedy("Raise the memlock limit or grant CAP_IPC_LOCK: see registered memory.")
         }
-        Err(XdpStage::Memory(e)) => {
-            Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
-                .remedy("Boot Linux 5.4 or newer.")
-        }
-        Err(XdpStage::Rings(e)) => Finding::missing(format!("rings refused ({})", errno::words(e)), LOST)
+        Err(XdpStage::Memory(e)) => Finding::missing(errno::said("memory can't be registered", e), LOST)
             .remedy("Boot Linux 5.4 or newer."),
+        Err(XdpStage::Rings(e)) => {
+            Finding::missing(errno::said("rings refused", e), LOST).remedy("Boot Linux 5.4 or newer.")
+        }
     }
 }
 
@@ -85,13 +84,11 @@ fn translate_program(loaded: Result<(), i32>) -> Finding {
     let lost = "No frame can be steered to an AF_XDP socket; transmit through one still works.";
     match loaded {
         Ok(()) => Finding::ok("one was loaded, and dropped", "Frames can be steered to AF_XDP sockets."),
-        Err(e @ (libc::EPERM | libc::EACCES)) => {
-            Finding::missing(format!("refused ({})", errno::words(e)), lost)
-                .remedy("Grant CAP_BPF and CAP_NET_ADMIN (before Linux 5.8: CAP_SYS_ADMIN).")
-        }
+        Err(e @ (libc::EPERM | libc::EACCES)) => Finding::missing(errno::said("refused", e), lost)
+            .remedy("Grant CAP_BPF and CAP_NET_ADMIN (before Linux 5.8: CAP_SYS_ADMIN)."),
         Err(libc::ENOSYS) => Finding::missing("no bpf system call (ENOSYS)", lost)
             .remedy("Boot a kernel with CONFIG_BPF_SYSCALL."),
-        Err(e) => Finding::missing(format!("failed ({})", errno::words(e)), lost)
+        Err(e) => Finding::missing(errno::said("failed", e), lost)
             .remedy("'strace -e bpf zerowire doctor --path recv' shows the call."),
     }
 }

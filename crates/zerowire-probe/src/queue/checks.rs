@@ -149,10 +149,8 @@ pub(super) fn header_split(asked: &Asked<'_>, facts: &Facts) -> Finding {
                 nic::SPLITTING.join(", ")
             ))
         }
-        (Err(e), None) => {
-            Finding::missing(format!("the driver tells nothing of its rings ({})", errno::words(*e)), REFUSED)
-                .remedy(format!("A NIC with one of the drivers {}.", nic::SPLITTING.join(", ")))
-        }
+        (Err(e), None) => Finding::missing(errno::said("the driver tells nothing of its rings", *e), REFUSED)
+            .remedy(format!("A NIC with one of the drivers {}.", nic::SPLITTING.join(", "))),
     }
 }
 
@@ -194,8 +192,7 @@ pub(super) fn user(asked: &Asked<'_>, facts: &Facts) -> Finding {
     };
     let queues = match &facts.queues {
         Err(e) => {
-            return untold(format!("the kernel doesn't tell ({})", errno::words(*e)))
-                .remedy("Boot Linux 6.15 or newer.");
+            return untold(errno::said("the kernel doesn't tell", *e)).remedy("Boot Linux 6.15 or newer.");
         }
         Ok(_) if !facts.link.is_up => {
             return untold("the kernel doesn't tell while the interface is down".to_owned());
@@ -308,7 +305,7 @@ pub(super) fn ring(kernel: &Kernel) -> Finding {
         ),
         Err(libc::EINVAL) => Finding::missing("no ring with CQE32 and DEFER_TASKRUN (EINVAL)", REFUSED)
             .remedy("Boot Linux 6.15 or newer."),
-        Err(e) => Finding::missing(format!("no ring ({})", errno::words(e)), REFUSED)
+        Err(e) => Finding::missing(errno::said("no ring", e), REFUSED)
             .remedy("'zerowire doctor --path recv' says who refuses io_uring, and what to change."),
     }
 }
@@ -362,7 +359,7 @@ pub(super) fn steering(asked: &Asked<'_>, facts: &Facts) -> Finding {
     let rules = match &facts.rules {
         Err(e) => {
             return Finding::degraded(
-                format!("the driver takes no flow steering rules ({})", errno::words(*e)),
+                errno::said("the driver takes no flow steering rules", *e),
                 "RSS alone decides which flows arrive: with one queue all, with several a part of them.",
             )
             .remedy("A NIC with flow steering, or one queue ('ethtool -L').");
