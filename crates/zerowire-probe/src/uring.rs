@@ -4,12 +4,12 @@ use io_uring::{IoUring, Probe, opcode};
 
 use super::errno;
 use super::{Finding, Group, Job, Subject, Todo};
-use zerowire_sys::uring::UringFeatures;
 
 /// What the kernel's io_uring has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abilities {
-    pub(super) features: UringFeatures,
+    /// SINGLE_ISSUER and DEFER_TASKRUN (Linux 6.1).
+    pub(super) defer_taskrun: bool,
     pub(super) send_zc: bool,
     pub(super) sendmsg_zc: bool,
     pub(super) recv_zc: bool,
@@ -47,11 +47,12 @@ fn abilities() -> std::io::Result<Abilities> {
     let mut ops = Probe::new();
     let known = ring.submitter().register_probe(&mut ops).is_ok();
     let has = |code| known && ops.is_supported(code);
-    let none = UringFeatures { defer_taskrun: false };
+    let deferred: std::io::Result<IoUring> =
+        IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2);
     let buffer_ring = zerowire_sys::trial::map(rustix::param::page_size(), None)
         .and_then(|memory| zerowire_sys::trial::register_buffer_ring(&ring, &memory, 8));
     Ok(Abilities {
-        features: zerowire_sys::uring::probe().unwrap_or(none),
+        defer_taskrun: deferred.is_ok(),
         send_zc: has(opcode::SendZc::CODE),
         sendmsg_zc: has(opcode::SendMsgZc::CODE),
         recv_zc: has(opcode::RecvZc::CODE),
@@ -66,7 +67,7 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
     todo.add(Subject::new(Group::Shared, USERS, names), || translate_setup(ring));
     let names = ["uring.defer_taskrun", "send, recv: DEFER_TASKRUN", "deferred task work"];
     todo.add(Subject::new(Group::Shared, USERS, names), || {
-        translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun))
+        translate_defer(ring.as_ref().ok().map(|a| a.defer_taskrun))
     });
 }
 

@@ -185,19 +185,11 @@ pub fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
             libc::_exit(if failed { *libc::__errno_location() } else { 0 });
         }
     }
-    let mut status = 0;
-    loop {
-        // SAFETY: waits for the child made above and fills `status`.
-        match check(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-            Ok(_) => break,
-        }
-    }
-    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-        (true, 0) => Ok(()),
-        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
-        (false, _) => Err(io::Error::other("the child was killed")),
+    let status = retry_on_intr(|| waitpid(Pid::from_raw(pid), WaitOptions::empty()))?;
+    match status.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => Err(io::Error::other("the child was killed")),
     }
 }
 

@@ -9,7 +9,8 @@ use zerowire_sys::netdevice::rules::{self, Rule};
 use zerowire_sys::netlink::{
     Channels, DataSplit, Device, Ethtool, LinkInfo, Netdev, NetlinkError, Queue, Rings, Rss,
 };
-use zerowire_sys::trial::{register_zcrx, wide_ring};
+use zerowire_sys::trial::register_zcrx;
+use zerowire_sys::uring::wide::{Completions, WideRing};
 use zerowire_sys::uring::zcrx::ZcrxSource;
 
 /// The interface as the kernel tells it. An error is its number.
@@ -135,7 +136,7 @@ impl Kernel {
     /// Tries it, on rings of its own that are gone at the end.
     pub(super) fn probe() -> Self {
         Self {
-            ring: wide_ring().map(drop).map_err(errno::number),
+            ring: WideRing::new(8, 8, Completions::Wide).map(drop).map_err(errno::number),
             recv_zc: uring::probe().is_ok_and(|a| a.recv_zc),
             device: register_zcrx(recv::NO_INTERFACE).err().map_or(0, errno::number),
             nodev: register_zcrx(ZcrxSource::NoDevice).map_err(errno::number),

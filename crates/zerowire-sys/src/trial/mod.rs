@@ -14,7 +14,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::map::{Mapping, READ_WRITE};
 pub use crate::rights::unshare_in_child;
 use crate::uring::ring;
-use crate::uring::wide::{Completions, WideRing};
 pub use crate::uring::zcrx::attempt as register_zcrx;
 use io_uring::IoUring;
 use rustix::mm::MapFlags;
@@ -46,9 +45,4 @@ pub fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io:
 pub fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
     ring::register_buffer_ring(&ring.submitter(), memory, entries, 1)?;
     ring.submitter().unregister_buf_ring(1)
-}
-
-/// A ring as zero-copy receive wants it.
-pub fn wide_ring() -> io::Result<WideRing> {
-    WideRing::new(8, 8, Completions::Wide)
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::MapFlags;
 
-use super::ring::SendRing;
+use super::ring::{SendRing, register_buffer_ring};
 use crate::map::{EntryTable, Mapping};
 use crate::plain::plain;
 
@@ -47,7 +47,7 @@ impl BufferRing {
         let page = rustix::param::page_size();
         let bytes = (entries * size_of::<BufferEntry>()).next_multiple_of(page);
         let memory = Mapping::private_with(bytes, MapFlags::empty())?;
-        ring.register_buffer_ring(&memory, entries as u16, group)?;
+        register_buffer_ring(&ring.submitter(), &memory, entries as u16, group)?;
         let entries = EntryTable::new(memory, 0, entries as u32).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self { entries, tail: 0, group })
     }

@@ -2,12 +2,12 @@
 
 pub mod buffer_ring;
 mod calls;
-mod features;
+mod refusal;
 pub mod ring;
 mod send_features;
 pub mod sqe;
 pub mod wide;
 pub mod zcrx;
 
-pub use features::{UringFeatures, UringProbeError, probe, refusal};
+pub use refusal::{UringProbeError, refusal};
 pub use send_features::{SendFeatures, send_features};

@@ -66,27 +66,18 @@ impl SendRing {
             builder.dontfork().setup_clamp().setup_cqsize(completions.max(submissions));
             builder
         };
-        if threads == Threads::One {
-            let mut best = base();
-            best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-            match best.build(submissions) {
-                Ok(ring) => return Ok(Self::with(ring, "SINGLE_ISSUER, DEFER_TASKRUN")),
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(e) => return Err(e),
+        let (mut best, mut middle) = (base(), base());
+        best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+        middle.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+        let ways = [(best, "SINGLE_ISSUER, DEFER_TASKRUN"), (middle, "COOP_TASKRUN"), (base(), "no flags")];
+        let mut last = Err(io::ErrorKind::Unsupported.into());
+        for (builder, flags) in ways.into_iter().skip(usize::from(threads == Threads::Any)) {
+            last = builder.build(submissions).map(|ring| Self { ring: RingBox(ring), flags });
+            if !last.as_ref().is_err_and(|e: &io::Error| e.raw_os_error() == Some(libc::EINVAL)) {
+                break;
             }
         }
-        let mut middle = base();
-        middle.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
-        match middle.build(submissions) {
-            Ok(ring) => return Ok(Self::with(ring, "COOP_TASKRUN")),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(e) => return Err(e),
-        }
-        base().build(submissions).map(|ring| Self::with(ring, "no flags"))
-    }
-
-    fn with(ring: IoUring, flags: &'static str) -> Self {
-        Self { ring: RingBox(ring), flags }
+        last
     }
 
     /// The set-up flags in use, as words.
@@ -232,7 +223,7 @@ impl SendRing {
     /// # Errors
     /// EEXIST on a ring of another thread; EBUSY when there is one.
     pub fn signal(&self, eventfd: &OwnedFd) -> io::Result<()> {
-        self.ring.0.submitter().register_eventfd(eventfd.as_raw_fd())
+        self.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
     /// Makes a table of `places` registered buffers, all empty (Linux 5.19).
@@ -240,7 +231,7 @@ impl SendRing {
     /// # Errors
     /// EINVAL on older kernels, EBUSY when there is one.
     pub fn prepare_buffers(&self, places: u32) -> io::Result<()> {
-        self.ring.0.submitter().register_buffers_sparse(places)
+        self.submitter().register_buffers_sparse(places)
     }
 
     /// Registers `len` bytes at `base` as buffer `place`. The pages are pinned and count against
@@ -253,7 +244,7 @@ impl SendRing {
         // SAFETY: the kernel checks the range and pins its pages. They stay its own until the ring
         // is gone, whatever is mapped there by then. It reads and writes them only for an entry;
         // the code that pushes the entry answers for this.
-        unsafe { self.ring.0.submitter().register_buffers_update(u32::from(place), &iov, None) }
+        unsafe { self.submitter().register_buffers_update(u32::from(place), &iov, None) }
     }
 
     /// Makes a table of `places` registered files, all empty (Linux 5.19).
@@ -261,7 +252,7 @@ impl SendRing {
     /// # Errors
     /// EMFILE beyond RLIMIT_NOFILE, EINVAL on older kernels.
     pub fn prepare_files(&self, places: u32) -> io::Result<()> {
-        self.ring.0.submitter().register_files_sparse(places)
+        self.submitter().register_files_sparse(places)
     }
 
     /// Puts `fd` into place `place` of the table of files; -1 empties it. The ring holds its own
@@ -270,16 +261,11 @@ impl SendRing {
     /// # Errors
     /// EBADF where it is not open, or EINVAL outside the table.
     pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
-        self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
+        self.submitter().register_files_update(place, &[fd]).map(drop)
     }
 
-    /// Registers the first `entries` entries of `memory` as the ring of provided buffers `group`
-    /// (Linux 5.19).
-    ///
-    /// # Errors
-    /// As [`register_buffer_ring`].
-    pub(super) fn register_buffer_ring(&self, memory: &Mapping, entries: u16, group: u16) -> io::Result<()> {
-        register_buffer_ring(&self.ring.0.submitter(), memory, entries, group)
+    pub(super) fn submitter(&self) -> Submitter<'_> {
+        self.ring.0.submitter()
     }
 
     /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`,

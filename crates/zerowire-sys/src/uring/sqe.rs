@@ -17,7 +17,7 @@ pub const RECVSEND_FIXED_BUF: u16 = 1 << 2;
 pub const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`: bit of a notification's result, "copied, at least in part".
 pub const NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
-/// `IORING_CQE_F_MORE`: another completion of the same entry follows (here: the notification).
+/// `IORING_CQE_F_MORE`: another completion of the same entry follows (of a send: the notification).
 pub const CQE_F_MORE: u32 = 1 << 1;
 /// `IORING_CQE_F_NOTIF`: this completion is the notification.
 pub const CQE_F_NOTIF: u32 = 1 << 3;

@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::calls::{Params, Patience, enter, setup};
-pub use super::sqe::Entry;
 use super::sqe::Sqe;
+pub use super::sqe::{CQE_F_MORE, Entry};
 use crate::map::{EntryTable, Mapping};
 
 const SETUP_CQSIZE: u32 = 1 << 3;
@@ -44,8 +44,6 @@ const OFF_SQES: u64 = 0x1000_0000;
 /// `IORING_SQ_CQ_OVERFLOW`: completions wait on the kernel's own list.
 const SQ_CQ_OVERFLOW: u32 = 1 << 1;
 
-/// `IORING_CQE_F_MORE`: the request goes on.
-pub const CQE_F_MORE: u32 = 1 << 1;
 /// `IORING_CQE_F_SKIP`: fills the end of the queue, no completion.
 const CQE_F_SKIP: u32 = 1 << 5;
 /// `IORING_CQE_F_32`: this completion has 32 bytes.

@@ -42,16 +42,10 @@ impl Descriptor {
 }
 
 /// What a ring can hold: plain data of which every bit pattern is a value.
-pub trait Entry: Copy + sealed::Sealed {}
+pub trait Entry: Copy + PlainData {}
 
 impl Entry for u64 {}
 impl Entry for Descriptor {}
-
-mod sealed {
-    pub trait Sealed: super::PlainData {}
-    impl Sealed for u64 {}
-    impl Sealed for super::Descriptor {}
-}
 
 /// `XDP_RING_NEED_WAKEUP` (include/uapi/linux/if_xdp.h).
 const NEED_WAKEUP: u32 = libc::XDP_RING_NEED_WAKEUP;

@@ -1,15 +1,7 @@
-//! What this kernel's io_uring can do, asked once.
+//! Why io_uring can't be used.
 
-use io_uring::IoUring;
 use std::io;
 use thiserror::Error;
-
-/// The set-up flags that zerowire's paths use, where the kernel has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UringFeatures {
-    /// `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN` (Linux 6.1).
-    pub defer_taskrun: bool,
-}
 
 /// Why io_uring can't be used here.
 #[derive(Debug, Error)]
@@ -30,13 +22,6 @@ pub enum UringProbeError {
     Other(io::Error),
 }
 
-/// Asks the kernel what its io_uring can do.
-pub fn probe() -> Result<UringFeatures, UringProbeError> {
-    IoUring::new(2).map_err(refusal)?;
-    let defer_taskrun = is_buildable(IoUring::builder().setup_single_issuer().setup_defer_taskrun());
-    Ok(UringFeatures { defer_taskrun })
-}
-
 /// What an error of `io_uring_setup` means.
 pub fn refusal(e: io::Error) -> UringProbeError {
     match e.raw_os_error() {
@@ -48,8 +33,4 @@ pub fn refusal(e: io::Error) -> UringProbeError {
         ),
         _ => UringProbeError::Other(e),
     }
-}
-
-fn is_buildable(builder: &io_uring::Builder) -> bool {
-    builder.build(2).is_ok()
 }
