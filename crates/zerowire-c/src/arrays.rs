@@ -10,13 +10,14 @@ use crate::arguments::{Argument, Call, check_size, null, write_sized};
 use crate::failure::{Failure, wrong};
 use crate::recv_types::{ARRIVAL_LEAST, RecvArrival};
 
+/// Memory of C, and its length.
+type Bytes = (*const c_void, usize);
+/// The same, for writing.
+type Room = (*mut c_void, usize);
+
 /// Bytes that are read during the call.
-impl<'call> Argument<'call, (*const c_void, usize)> for &'call [u8] {
-    unsafe fn of(
-        (data, length): (*const c_void, usize),
-        name: &'static str,
-        _: &'call Call,
-    ) -> Result<Self, Failure> {
+impl<'call> Argument<'call, Bytes> for &'call [u8] {
+    unsafe fn of((data, length): Bytes, name: &'static str, _: &'call Call) -> Result<Self, Failure> {
         if data.is_null() {
             return Err(null(name));
         }
@@ -26,12 +27,8 @@ impl<'call> Argument<'call, (*const c_void, usize)> for &'call [u8] {
 }
 
 /// Room, which may be uninitialised.
-impl<'call> Argument<'call, (*mut c_void, usize)> for &'call mut [MaybeUninit<u8>] {
-    unsafe fn of(
-        (data, length): (*mut c_void, usize),
-        name: &'static str,
-        _: &'call Call,
-    ) -> Result<Self, Failure> {
+impl<'call> Argument<'call, Room> for &'call mut [MaybeUninit<u8>] {
+    unsafe fn of((data, length): Room, name: &'static str, _: &'call Call) -> Result<Self, Failure> {
         if data.is_null() {
             return Err(null(name));
         }
@@ -41,12 +38,8 @@ impl<'call> Argument<'call, (*mut c_void, usize)> for &'call mut [MaybeUninit<u8
 }
 
 /// Bytes that are read and changed during the call.
-impl<'call> Argument<'call, (*mut c_void, usize)> for &'call mut [u8] {
-    unsafe fn of(
-        (data, length): (*mut c_void, usize),
-        name: &'static str,
-        _: &'call Call,
-    ) -> Result<Self, Failure> {
+impl<'call> Argument<'call, Room> for &'call mut [u8] {
+    unsafe fn of((data, length): Room, name: &'static str, _: &'call Call) -> Result<Self, Failure> {
         if data.is_null() {
             return Err(null(name));
         }
@@ -65,12 +58,8 @@ fn check_length(data: *const c_void, length: usize) -> Result<(), Failure> {
 }
 
 /// Memory that the program lends until its ticket is done.
-impl<'call> Argument<'call, (*const c_void, usize)> for Segment {
-    unsafe fn of(
-        (data, length): (*const c_void, usize),
-        _: &'static str,
-        _: &'call Call,
-    ) -> Result<Self, Failure> {
+impl<'call> Argument<'call, Bytes> for Segment {
+    unsafe fn of((data, length): Bytes, _: &'static str, _: &'call Call) -> Result<Self, Failure> {
         check_length(data, length)?;
         if length == 0 {
             return Ok(Self::Static(&[]));

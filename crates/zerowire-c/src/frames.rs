@@ -15,7 +15,7 @@ use crate::arrays::TextRoom;
 use crate::failure::{Failure, wrong};
 use crate::frames_types::{FrameHeader, FrameWay, FramesOptions, way};
 use crate::lent::FrameChecks;
-use crate::send_report::reason;
+use crate::send_report::{BytesPlace, NamePlace, reason};
 use crate::send_types::SendLedger;
 
 /// Sends whole frames on one interface, built in memory that the kernel sends from.
@@ -243,7 +243,9 @@ fn zw_frames_copied(
     reason: u32,
     name: *mut *const c_char,
     bytes: *mut u64
-) -> c_int = copied(frames, reason, name, bytes);
+) -> c_int = (|f: &FramesHandle, n: u32, name: NamePlace<'_>, bytes: BytesPlace<'_>| {
+    Ok(self::reason(&f.sender.counters(), n, name, bytes))
+})(frames, reason, name, bytes);
 
 /// What runs, for people, into your buffer as zw_sender_path does.
 fn zw_frames_path(
@@ -297,15 +299,6 @@ fn ledger(
     ledger.write(&SendLedger::from(&t));
     dropped.map(|dropped| dropped.write(t.dropped_total()));
     Ok(0)
-}
-
-fn copied(
-    frames: &FramesHandle,
-    reason: u32,
-    name: Option<&mut MaybeUninit<*const c_char>>,
-    bytes: Option<&mut MaybeUninit<u64>>,
-) -> Result<c_int, Failure> {
-    Ok(self::reason(&frames.sender.counters(), reason, name, bytes))
 }
 
 fn close(frames: Option<OwnedHandle<FramesHandle>>, limit: Duration) -> Result<(), Failure> {

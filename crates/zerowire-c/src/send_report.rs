@@ -43,7 +43,9 @@ fn zw_sender_copied(
     reason: u32,
     name: *mut *const c_char,
     bytes: *mut u64
-) -> c_int = copied(sender, reason, name, bytes);
+) -> c_int = (|s: &Sender, n: u32, name: NamePlace<'_>, bytes: BytesPlace<'_>| {
+    Ok(self::reason(&s.sender.counters(), n, name, bytes))
+})(sender, reason, name, bytes);
 
 /// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and
 /// writes at most size - 1 bytes and a 0; NULL and 0 ask for the length.
@@ -85,13 +87,13 @@ fn names() -> &'static [CString] {
     NAMES.get_or_init(|| CopyReason::ALL.iter().map(|r| CString::new(r.name()).unwrap_or_default()).collect())
 }
 
+/// Where C wants a name; NULL is allowed.
+pub(crate) type NamePlace<'call> = Option<&'call mut MaybeUninit<*const c_char>>;
+/// The same for a count of bytes.
+pub(crate) type BytesPlace<'call> = Option<&'call mut MaybeUninit<u64>>;
+
 /// Fills in what was copied for a reason, and its name: 1, or 0 behind the last one.
-pub(crate) fn reason(
-    counters: &Counters,
-    reason: u32,
-    name: Option<&mut MaybeUninit<*const c_char>>,
-    bytes: Option<&mut MaybeUninit<u64>>,
-) -> c_int {
+pub(crate) fn reason(counters: &Counters, reason: u32, name: NamePlace<'_>, bytes: BytesPlace<'_>) -> c_int {
     let reason = reason as usize;
     let (Some(text), Some(known)) = (names().get(reason), CopyReason::ALL.get(reason)) else { return 0 };
     name.map(|name| name.write(text.as_ptr()));
@@ -100,15 +102,6 @@ pub(crate) fn reason(
         bytes.write(copied.get(known.name()).copied().unwrap_or(0))
     });
     1
-}
-
-fn copied(
-    sender: &Sender,
-    reason: u32,
-    name: Option<&mut MaybeUninit<*const c_char>>,
-    bytes: Option<&mut MaybeUninit<u64>>,
-) -> Result<c_int, Failure> {
-    Ok(self::reason(&sender.sender.counters(), reason, name, bytes))
 }
 
 fn choices(sender: &Sender, text: TextRoom<'_>) -> Result<c_int, Failure> {

@@ -31,15 +31,13 @@ fn operation(op: Option<Op>) -> u16 {
 
 /// What stands in front of the payload of a packet with this header.
 pub fn prefix(header: &Header) -> [u8; PREFIX_BYTES] {
-    let mut bytes = [0; PREFIX_BYTES];
-    bytes[..8].copy_from_slice(&header.src_cid.to_le_bytes());
-    bytes[8..16].copy_from_slice(&header.dst_cid.to_le_bytes());
-    bytes[16..20].copy_from_slice(&header.src_port.to_le_bytes());
-    bytes[20..24].copy_from_slice(&header.dst_port.to_le_bytes());
+    let (mut bytes, transport) = ([0; PREFIX_BYTES], header.to_bytes());
+    // Both headers begin with the same fields.
+    bytes[..24].copy_from_slice(&transport[..24]);
     bytes[24..26].copy_from_slice(&operation(header.op()).to_le_bytes());
     bytes[26..28].copy_from_slice(&TRANSPORT_VIRTIO.to_le_bytes());
     bytes[28..30].copy_from_slice(&(HEADER_LEN as u16).to_le_bytes());
-    bytes[OWN_BYTES..].copy_from_slice(&header.to_bytes());
+    bytes[OWN_BYTES..].copy_from_slice(&transport);
     bytes
 }
 
