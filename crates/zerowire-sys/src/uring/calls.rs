@@ -9,6 +9,7 @@ use crate::syscall::{call, checked};
 
 plain! {
     /// `struct io_sqring_offsets`.
+    #[derive(Debug)]
     pub(super) struct SqOffsets {
         pub(super) head: u32,
         pub(super) tail: u32,
@@ -22,6 +23,7 @@ plain! {
     }
 
     /// `struct io_cqring_offsets`.
+    #[derive(Debug)]
     pub(super) struct CqOffsets {
         pub(super) head: u32,
         pub(super) tail: u32,

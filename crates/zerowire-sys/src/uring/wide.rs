@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::calls::{Params, Patience, enter, setup};
+use super::calls::{CqOffsets, Params, Patience, SqOffsets, enter, setup};
 use super::sqe::Sqe;
 pub use super::sqe::{CQE_F_MORE, Entry};
 use crate::map::{EntryTable, Mapping};
@@ -121,29 +121,15 @@ pub struct WideRing {
     entries: EntryTable<Sqe>,
     fd: Arc<OwnedFd>,
     kind: Completions,
-    sq: SqPlaces,
-    cq: CqPlaces,
+    /// Where the words of the submission queue lie, and its tail as far as it is written.
+    sq: SqOffsets,
+    sq_next: u32,
+    /// The same of the completion queue, with its places.
+    cq: CqOffsets,
+    cq_next: u32,
+    cq_places: u32,
     /// Not sent to other threads.
     one_thread: PhantomData<*const ()>,
-}
-
-/// Where things of the submission queue lie, and its tail as far as it is written.
-#[derive(Debug)]
-struct SqPlaces {
-    head: usize,
-    tail: usize,
-    flags: usize,
-    count: u32,
-    next: u32,
-}
-
-/// The same of the completion queue.
-#[derive(Debug)]
-struct CqPlaces {
-    head: usize,
-    tail: usize,
-    count: u32,
-    next: u32,
 }
 
 impl WideRing {
@@ -181,15 +167,9 @@ impl WideRing {
         let (queues, entries) = tables
             .filter(|_| has_words)
             .ok_or_else(|| io::Error::other("io_uring_setup gave offsets outside of its queues"))?;
-        let sq = SqPlaces {
-            head: sq.head as usize,
-            tail: sq.tail as usize,
-            flags: sq.flags as usize,
-            count: sq_entries,
-            next: 0,
-        };
-        let cq = CqPlaces { head: cq.head as usize, tail: cq.tail as usize, count: cq_entries, next: 0 };
-        Ok(Self { queues, entries, fd: Arc::new(fd), kind, sq, cq, one_thread: PhantomData })
+        let (sq_next, cq_next, one_thread) = (0, 0, PhantomData);
+        let fd = Arc::new(fd);
+        Ok(Self { queues, entries, fd, kind, sq, sq_next, cq, cq_next, cq_places: cq_entries, one_thread })
     }
 
     /// The ring's descriptor. What is registered lives as long as any holder of it.
@@ -204,35 +184,35 @@ impl WideRing {
 
     /// Completions that fit.
     pub fn completions(&self) -> u32 {
-        self.cq.count
+        self.cq_places
     }
 
     #[inline]
-    fn load(&self, offset: usize) -> u32 {
-        self.queues.memory().word(offset).load(Ordering::Acquire)
+    fn load(&self, offset: u32) -> u32 {
+        self.queues.memory().word(offset as usize).load(Ordering::Acquire)
     }
 
     #[inline]
-    fn store(&self, offset: usize, value: u32) {
-        self.queues.memory().word(offset).store(value, Ordering::Release);
+    fn store(&self, offset: u32, value: u32) {
+        self.queues.memory().word(offset as usize).store(value, Ordering::Release);
     }
 
     /// Entries that were pushed and not handed over yet.
     #[inline]
     pub fn held(&self) -> u32 {
-        self.sq.next.wrapping_sub(self.load(self.sq.head))
+        self.sq_next.wrapping_sub(self.load(self.sq.head))
     }
 
     /// Adds an entry to the batch; false when it is full ([`WideRing::enter`] makes room).
     #[inline]
     pub fn push(&mut self, entry: Entry) -> bool {
-        if self.held() >= self.sq.count {
+        if self.held() >= self.entries.len() {
             return false;
         }
         // The kernel reads no entry that the tail has not passed, and this one is free.
-        self.entries.write(self.sq.next, entry.sqe());
-        self.sq.next = self.sq.next.wrapping_add(1);
-        self.store(self.sq.tail, self.sq.next);
+        self.entries.write(self.sq_next, entry.sqe());
+        self.sq_next = self.sq_next.wrapping_add(1);
+        self.store(self.sq.tail, self.sq_next);
         true
     }
 
@@ -265,9 +245,9 @@ impl WideRing {
         // The kernel has written places before the tail, and writes none of them until the head has
         // passed.
         let word = |index: usize| self.queues.read(index as u32);
-        let (cqe, next) = read_at(self.kind, self.cq.next, tail, self.cq.count - 1, word);
-        if next != self.cq.next {
-            self.cq.next = next;
+        let (cqe, next) = read_at(self.kind, self.cq_next, tail, self.cq_places - 1, word);
+        if next != self.cq_next {
+            self.cq_next = next;
             self.store(self.cq.head, next);
         }
         cqe
