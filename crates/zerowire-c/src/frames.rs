@@ -156,11 +156,8 @@ fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t
 ///
 /// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a
 /// place; -EINVAL: no whole Ethernet header.
-fn zw_frames_reserve(
-    frames: *mut FramesHandle,
-    length: libc::size_t,
-    data: *mut *mut c_void
-) -> c_int = FramesHandle::reserve(frames, length, data);
+fn zw_frames_reserve(frames: *mut FramesHandle, length: libc::size_t, data: *mut *mut c_void) -> c_int
+    = FramesHandle::reserve(frames, length, data);
 
 /// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with
 /// what `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
@@ -174,11 +171,8 @@ fn zw_frames_reserve(
 ///
 /// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header
 /// that breaks a rule, or AF_XDP, or no ZW_FRAMES_OFFLOAD.
-fn zw_frames_commit(
-    frames: *mut FramesHandle,
-    length: libc::size_t,
-    header: *const FrameHeader
-) -> c_int = FramesHandle::commit(frames, length, header);
+fn zw_frames_commit(frames: *mut FramesHandle, length: libc::size_t, header: *const FrameHeader) -> c_int
+    = FramesHandle::commit(frames, length, header);
 
 /// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header
 /// into its checksum field, and fills in the header for zw_frames_commit. gso_size: bytes of
@@ -186,12 +180,8 @@ fn zw_frames_commit(
 ///
 /// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above
 /// 65535.
-fn zw_vnet_prepare(
-    frame: *mut c_void,
-    length: libc::size_t,
-    gso_size: u32,
-    header: *mut FrameHeader
-) -> c_int = prepare([frame, length], gso_size, header);
+fn zw_vnet_prepare(frame: *mut c_void, length: libc::size_t, gso_size: u32, header: *mut FrameHeader) -> c_int
+    = prepare([frame, length], gso_size, header);
 
 /// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames
 /// that the kernel has no room for go with the next call.
@@ -207,17 +197,13 @@ fn zw_frames_reap(frames: *mut FramesHandle) -> c_int = FramesHandle::reap(frame
 
 /// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit.
 /// -ETIMEDOUT.
-fn zw_frames_wait(
-    frames: *mut FramesHandle,
-    timeout_ms: c_int
-) -> c_int = FramesHandle::wait(frames, timeout_ms);
+fn zw_frames_wait(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int
+    = FramesHandle::wait(frames, timeout_ms);
 
 /// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit.
 /// -ETIMEDOUT: the words say what is not back; the sender can go on.
-fn zw_frames_drain(
-    frames: *mut FramesHandle,
-    timeout_ms: c_int
-) -> c_int = FramesHandle::drain(frames, timeout_ms);
+fn zw_frames_drain(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int
+    = FramesHandle::drain(frames, timeout_ms);
 
 /// Frames that were committed and are not back; 0 for NULL.
 fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t
@@ -231,11 +217,8 @@ fn zw_frames_fd(frames: *const FramesHandle) -> c_int
 
 /// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless
 /// NULL: frames that were not sent.
-fn zw_frames_ledger(
-    frames: *const FramesHandle,
-    ledger: *mut SendLedger,
-    dropped: *mut u64
-) -> c_int = ledger(frames, ledger, dropped);
+fn zw_frames_ledger(frames: *const FramesHandle, ledger: *mut SendLedger, dropped: *mut u64) -> c_int
+    = ledger(frames, ledger, dropped);
 
 /// Bytes copied for a reason, and its name, as zw_sender_copied.
 fn zw_frames_copied(
@@ -248,11 +231,8 @@ fn zw_frames_copied(
 })(frames, reason, name, bytes);
 
 /// What runs, for people, into your buffer as zw_sender_path does.
-fn zw_frames_path(
-    frames: *const FramesHandle,
-    text: *mut c_char,
-    size: libc::size_t
-) -> c_int = (|f: &FramesHandle, text: TextRoom<'_>| Ok(text.print(&f.sender.path())))(frames, [text, size]);
+fn zw_frames_path(frames: *const FramesHandle, text: *mut c_char, size: libc::size_t) -> c_int
+    = (|f: &FramesHandle, text: TextRoom<'_>| Ok(text.print(&f.sender.path())))(frames, [text, size]);
 
 /// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is
 /// allowed.

@@ -70,10 +70,8 @@ exported! {
 /// -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM,
 /// -ENODEV and others: the way to receive that was asked for is impossible here, and zw_last_error
 /// says why.
-fn zw_receiver_new(
-    options: *const ReceiverOptions,
-    receiver: *mut *mut Receiver
-) -> c_int = new_receiver(options, receiver);
+fn zw_receiver_new(options: *const ReceiverOptions, receiver: *mut *mut Receiver) -> c_int
+    = new_receiver(options, receiver);
 
 /// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another
 /// thread made it; it stays.
@@ -84,11 +82,8 @@ fn zw_receiver_close(receiver: *mut Receiver) -> c_int = close_receiver(receiver
 /// zw_receiver_remove gives it back. After an error it is still yours, open and as it was.
 ///
 /// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
-fn zw_receiver_add(
-    receiver: *mut Receiver,
-    fd: c_int,
-    connection: *mut u64
-) -> c_int = add(receiver, fd, connection);
+fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, connection: *mut u64) -> c_int
+    = add(receiver, fd, connection);
 
 /// Takes a listening socket: connections are accepted and added by themselves
 /// (ZW_ARRIVAL_ACCEPTED). At max_connections accepting stops until one is removed; others wait in
@@ -98,11 +93,8 @@ fn zw_receiver_add(
 /// is still yours.
 ///
 /// -EBADF; -EINVAL: it doesn't listen.
-fn zw_receiver_listen(
-    receiver: *mut Receiver,
-    fd: c_int,
-    listener: *mut u64
-) -> c_int = listen(receiver, fd, listener);
+fn zw_receiver_listen(receiver: *mut Receiver, fd: c_int, listener: *mut u64) -> c_int
+    = listen(receiver, fd, listener);
 
 /// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
 fn zw_receiver_unlisten(receiver: *mut Receiver, listener: u64) -> c_int
@@ -121,11 +113,8 @@ fn zw_receiver_socket(receiver: *mut Receiver, connection: u64) -> c_int = socke
 /// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no
 /// limit. Set right after zw_receiver_add it holds from the first byte. -ENOENT: no such
 /// connection.
-fn zw_receiver_limit(
-    receiver: *mut Receiver,
-    connection: u64,
-    bytes: u64
-) -> c_int = limit(receiver, connection, bytes);
+fn zw_receiver_limit(receiver: *mut Receiver, connection: u64, bytes: u64) -> c_int
+    = limit(receiver, connection, bytes);
 
 /// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to
 /// `count` of them. Returns how many; 0 after the time. Give each with ZW_ARRIVAL_DATA back: a
@@ -151,11 +140,8 @@ fn zw_receiver_recv(
 ///
 /// -ESTALE: copies of some were given back before. Nothing happened to these, all others were given
 /// back. -EINVAL: `size`.
-fn zw_arrival_release(
-    arrivals: *mut RecvArrival,
-    size: libc::size_t,
-    count: libc::size_t
-) -> c_int = release([arrivals, size, count]);
+fn zw_arrival_release(arrivals: *mut RecvArrival, size: libc::size_t, count: libc::size_t) -> c_int
+    = release([arrivals, size, count]);
 
 /// Connections that were added or accepted and not removed.
 fn zw_receiver_connections(receiver: *mut Receiver) -> libc::ssize_t
@@ -177,11 +163,7 @@ fn zw_receiver_events(receiver: *mut Receiver, events: *mut RecvEvents) -> c_int
 
 /// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and
 /// writes at most size - 1 bytes and a 0; NULL and 0 ask for the length.
-fn zw_receiver_path(
-    receiver: *mut Receiver,
-    text: *mut c_char,
-    size: libc::size_t
-) -> c_int
+fn zw_receiver_path(receiver: *mut Receiver, text: *mut c_char, size: libc::size_t) -> c_int
     = (|r: &Receiver, text: TextRoom<'_>| Ok(text.print(&r.own()?.receiver.path())))(receiver, [text, size]);
 }
 

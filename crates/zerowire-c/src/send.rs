@@ -120,11 +120,8 @@ exported! {
 ///
 /// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no
 /// io_uring; -EBUSY: ZW_MODE_ZEROCOPY, and another sender lends on the socket.
-fn zw_sender_new(
-    fd: c_int,
-    options: *const SenderOptions,
-    sender: *mut *mut Sender
-) -> c_int = new_sender(fd, options, sender);
+fn zw_sender_new(fd: c_int, options: *const SenderOptions, sender: *mut *mut Sender) -> c_int
+    = new_sender(fd, options, sender);
 
 /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room up to the
 /// options' timeout. Returns 0, and the payload's ticket unless `ticket` is NULL.
@@ -143,14 +140,10 @@ fn zw_sender_new(
 /// a limit of locked memory; or a full queue of an interface, where IP_RECVERR is set
 /// (zw_last_error tells them apart). -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody
 /// listens, said of an earlier datagram.
-fn zw_sender_send(
-    sender: *mut Sender,
-    data: *const c_void,
-    length: libc::size_t,
-    ticket: *mut u32
-) -> c_int = (|s: &mut Sender, p: Segment, t: TicketPlace<'_>| {
-    s.give(p.into(), false, t)
-})(sender, [data, length], ticket);
+fn zw_sender_send(sender: *mut Sender, data: *const c_void, length: libc::size_t, ticket: *mut u32) -> c_int
+    = (|s: &mut Sender, p: Segment, t: TicketPlace<'_>| {
+        s.give(p.into(), false, t)
+    })(sender, [data, length], ticket);
 
 /// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was
 /// lent then.
@@ -199,20 +192,12 @@ fn zw_sender_send_many(
 /// As zw_sender_send, of a lease. If it returns 0 the lease is the sender's, and the handle is
 /// gone; the buffer goes back to its area when the kernel has done with it, and ZW_CHECKED watches
 /// it until then. Otherwise the lease is still yours.
-fn zw_sender_send_lease(
-    sender: *mut Sender,
-    lease: *mut SendLease,
-    ticket: *mut u32
-) -> c_int
+fn zw_sender_send_lease(sender: *mut Sender, lease: *mut SendLease, ticket: *mut u32) -> c_int
     = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, false, t))(sender, lease, ticket);
 
 /// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease
 /// is still yours.
-fn zw_sender_try_send_lease(
-    sender: *mut Sender,
-    lease: *mut SendLease,
-    ticket: *mut u32
-) -> c_int
+fn zw_sender_try_send_lease(sender: *mut Sender, lease: *mut SendLease, ticket: *mut u32) -> c_int
     = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, true, t))(sender, lease, ticket);
 
 /// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and
@@ -243,13 +228,10 @@ fn zw_sender_poll(sender: *mut Sender) -> c_int = (|s: &mut Sender| Ok(s.told()?
 
 /// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no
 /// limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.
-fn zw_sender_wait(
-    sender: *mut Sender,
-    ticket: u32,
-    timeout_ms: c_int
-) -> c_int = (|s: &mut Sender, t: u32, limit: Duration| {
-    Ok(s.told()?.wait(Ticket::new(t), limit)?)
-})(sender, ticket, timeout_ms);
+fn zw_sender_wait(sender: *mut Sender, ticket: u32, timeout_ms: c_int) -> c_int
+    = (|s: &mut Sender, t: u32, limit: Duration| {
+        Ok(s.told()?.wait(Ticket::new(t), limit)?)
+    })(sender, ticket, timeout_ms);
 
 /// Waits until one payload more is done; returns at once if none is out. timeout_ms as in
 /// zw_sender_wait; -ETIMEDOUT.
@@ -272,12 +254,8 @@ fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_int) -> c_int
 /// If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue):
 /// it must stay valid and unchanged until zw_orphans returns 0. If it is 0 all memory is yours.
 /// Buffers of areas need no such care.
-fn zw_sender_close(
-    sender: *mut Sender,
-    how: u32,
-    timeout_ms: c_int,
-    closed: *mut SendClosed
-) -> c_int = close_sender(sender, how, timeout_ms, closed);
+fn zw_sender_close(sender: *mut Sender, how: u32, timeout_ms: c_int, closed: *mut SendClosed) -> c_int
+    = close_sender(sender, how, timeout_ms, closed);
 
 /// Sends what waits, waits until all memory is back, at most timeout_ms (negative: no limit), and
 /// gives the descriptor back, for a connection that stays open: returned, 0 or more. The handle is

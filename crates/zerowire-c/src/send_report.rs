@@ -19,10 +19,8 @@ exported! {
 ///
 /// On AF_VSOCK the kernel's notifications can't be told apart by payload: all that is lent comes
 /// back together, when the last of it does, and counts as copied when the kernel copied any of it.
-fn zw_sender_next_completion(
-    sender: *mut Sender,
-    completion: *mut SendCompletion
-) -> c_int = next_completion(sender, completion);
+fn zw_sender_next_completion(sender: *mut Sender, completion: *mut SendCompletion) -> c_int
+    = next_completion(sender, completion);
 
 /// Payloads that are lent or wait to be sent; 0 for NULL.
 fn zw_sender_outstanding(sender: *const Sender) -> libc::size_t
@@ -38,30 +36,20 @@ fn zw_sender_ledger(sender: *const Sender, ledger: *mut SendLedger) -> c_int = l
 /// Bytes copied for a reason, and its name ("kernel", "small"...: docs/ledger.md). Reasons are
 /// numbered from 0 on: returns 1, or 0 behind the last one. The name is the library's, and stays.
 /// NULL is allowed for both results.
-fn zw_sender_copied(
-    sender: *const Sender,
-    reason: u32,
-    name: *mut *const c_char,
-    bytes: *mut u64
-) -> c_int = (|s: &Sender, n: u32, name: NamePlace<'_>, bytes: BytesPlace<'_>| {
-    Ok(self::reason(&s.sender.counters(), n, name, bytes))
-})(sender, reason, name, bytes);
+fn zw_sender_copied(sender: *const Sender, reason: u32, name: *mut *const c_char, bytes: *mut u64) -> c_int
+    = (|s: &Sender, n: u32, name: NamePlace<'_>, bytes: BytesPlace<'_>| {
+        Ok(self::reason(&s.sender.counters(), n, name, bytes))
+    })(sender, reason, name, bytes);
 
 /// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and
 /// writes at most size - 1 bytes and a 0; NULL and 0 ask for the length.
-fn zw_sender_path(
-    sender: *const Sender,
-    text: *mut c_char,
-    size: libc::size_t
-) -> c_int = (|s: &Sender, text: TextRoom<'_>| Ok(text.print(&s.sender.path())))(sender, [text, size]);
+fn zw_sender_path(sender: *const Sender, text: *mut c_char, size: libc::size_t) -> c_int
+    = (|s: &Sender, text: TextRoom<'_>| Ok(text.print(&s.sender.path())))(sender, [text, size]);
 
 /// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into
 /// your buffer as zw_sender_path does. Empty in other modes.
-fn zw_sender_choices(
-    sender: *const Sender,
-    text: *mut c_char,
-    size: libc::size_t
-) -> c_int = choices(sender, [text, size]);
+fn zw_sender_choices(sender: *const Sender, text: *mut c_char, size: libc::size_t) -> c_int
+    = choices(sender, [text, size]);
 }
 
 fn next_completion(sender: &mut Sender, completion: Out<'_, SendCompletion>) -> Result<c_int, Failure> {

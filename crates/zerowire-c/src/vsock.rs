@@ -60,10 +60,8 @@ fn zw_vsock_listener_close(listener: *mut VsockListener) = close(listener);
 /// yet. -ECONNRESET in place of 0: the guest reset the connection or is gone, and something may be
 /// missing. -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something
 /// impossible. Makes no system call.
-fn zw_vsock_dequeue(
-    connection: *mut VsockConnection,
-    window: *mut *mut WindowHandle
-) -> c_int = dequeue(connection, window);
+fn zw_vsock_dequeue(connection: *mut VsockConnection, window: *mut *mut WindowHandle) -> c_int
+    = dequeue(connection, window);
 
 /// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread
 /// at a time.
@@ -117,31 +115,20 @@ fn zw_vsock_map(connection: *mut VsockConnection) -> c_int
 
 /// What was agreed on, up to options.size bytes: the options as they were asked for, with the
 /// values that 0 stood for.
-fn zw_vsock_agreed(
-    connection: *const VsockConnection,
-    options: *mut VsockOptions
-) -> c_int = agreed(connection, options);
+fn zw_vsock_agreed(connection: *const VsockConnection, options: *mut VsockOptions) -> c_int
+    = agreed(connection, options);
 
 /// The connection's ports: the one that this program has at the guest's side, and the guest's.
 /// Either may be NULL.
-fn zw_vsock_ports(
-    connection: *const VsockConnection,
-    host_port: *mut u32,
-    guest_port: *mut u32
-) -> c_int = ports(connection, host_port, guest_port);
+fn zw_vsock_ports(connection: *const VsockConnection, host_port: *mut u32, guest_port: *mut u32) -> c_int
+    = ports(connection, host_port, guest_port);
 
 /// Whether zw_vsock_read and zw_vsock_write return -EAGAIN in place of waiting.
-fn zw_vsock_set_nonblocking(
-    connection: *mut VsockConnection,
-    on: c_int
-) -> c_int = (|c: &VsockConnection, on: c_int| Ok(c.0.set_nonblocking(on != 0)?))(connection, on);
+fn zw_vsock_set_nonblocking(connection: *mut VsockConnection, on: c_int) -> c_int
+    = (|c: &VsockConnection, on: c_int| Ok(c.0.set_nonblocking(on != 0)?))(connection, on);
 
 /// Copying receive, as read does on a socket; 0 is the end, -ECONNRESET one that is cut short.
-fn zw_vsock_read(
-    connection: *mut VsockConnection,
-    to: *mut c_void,
-    length: libc::size_t
-) -> libc::ssize_t
+fn zw_vsock_read(connection: *mut VsockConnection, to: *mut c_void, length: libc::size_t) -> libc::ssize_t
     = (|c: &VsockConnection, to: &mut [MaybeUninit<u8>]| Ok(c.0.read_uninit(to)?))(connection, [to, length]);
 
 /// Sends, as write does on a socket, and returns how many bytes went. -EPIPE: the connection has
