@@ -92,7 +92,7 @@ impl VmFleet for Server {
     }
 
     fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
-        try_open(running, wanted, |port| port.open(wanted.policy).map(drop))
+        try_open(running, wanted, |port| port.open().map(drop))
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {

@@ -7,14 +7,14 @@ use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Endpoint, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
+    self, Endpoint, Listener, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
-use crate::vm::{self, Handed, ServerError, Source, VmConfig, VmContext};
+use crate::vm::{self, Handed, ServerError, VmConfig, VmContext};
 
 /// A VM as it was configured, with the metadata, limits and guard that it has now.
 pub type VmInfo = zerowire_vhost::serve::VmInfo<VmConfig>;
@@ -44,15 +44,21 @@ impl ServerParts {
         }
         self.roster.enter(std::slice::from_ref(&config), vm::check)?;
         drop(turn);
-        self.open(config, Source::Here(None))
+        self.open(config, None)
     }
 
-    /// Opens a VM that was entered.
-    fn open(&self, config: VmConfig, source: Source) -> Result<(), ServerError> {
+    /// Opens a VM that was entered, but for the socket that this process was started with.
+    fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+        let opened = vm::open(&config, inherited);
+        self.serve(config, opened)
+    }
+
+    /// Serves a VM that was entered with what was opened for it.
+    fn serve(&self, config: VmConfig, opened: Result<Handed, ServerError>) -> Result<(), ServerError> {
         let name = config.name.clone();
         let capture = self.capture();
-        let opened = vm::start(config, source, self.roster.departure(), capture.as_deref());
-        self.roster.opened(&name, opened, |config, vm| {
+        let start = |handed| vm::start(config, handed, self.roster.departure(), capture.as_deref());
+        self.roster.opened(&name, opened.and_then(start), |config, vm| {
             let now = self.capture();
             if now.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr) {
                 vm.set_capture(vm::interface(now.as_deref(), &name, &config.port));
@@ -89,7 +95,7 @@ impl Server {
         server.parts.roster.enter(&configs, vm::check)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         for (config, inherited) in configs.into_iter().zip(inherited) {
-            server.parts.open(config, Source::Here(inherited))?;
+            server.parts.open(config, inherited)?;
         }
         Ok(server)
     }
@@ -106,7 +112,7 @@ impl Server {
     ) -> Result<Self, ServerError> {
         let server = Self::empty_captured(capture);
         server.parts.roster.enter(std::slice::from_ref(&config), vm::check)?;
-        server.parts.open(config, Source::Handed(Box::new(handed)))?;
+        server.parts.serve(config, Ok(handed))?;
         Ok(server)
     }
 

@@ -22,7 +22,7 @@ use crate::device::NetDevice;
 use crate::guard::FrameGuard;
 use crate::link::{Follower, LinkEyes, ToldLink};
 use crate::metadata::MetadataSource;
-use crate::port::{HandedPort, Port, PortError, PortSpec};
+use crate::port::{OpenPort, Port, PortError, PortSpec};
 use crate::stats::Shared;
 
 /// One VM.
@@ -86,18 +86,18 @@ impl VmConfig {
     }
 }
 
-/// What another process has opened for a VM.
+/// What a VM needs, open. Mostly another process has opened it.
 pub struct Handed {
     /// Where its front end connects, or its connection.
     pub listener: Listener,
     /// Its port.
-    pub port: HandedPort,
+    pub port: OpenPort,
     /// What the other process tells of the interface's state, if the guest is to see it.
     pub link: Option<Arc<ToldLink>>,
     /// Its metadata.
     pub metadata: Option<Arc<MetadataTree>>,
     /// Hears of its front ends.
-    pub watch: Arc<dyn FrontEndWatch>,
+    pub watch: Option<Arc<dyn FrontEndWatch>>,
     /// Keeps what another process needs to go on with a session if this one dies.
     pub sessions: Option<Arc<dyn SessionWatch>>,
     /// The session of a process before that died.
@@ -113,57 +113,21 @@ pub trait FrontEndWatch: fmt::Debug + Send + Sync {
     fn connected(&self, now: bool);
 }
 
-/// Who opens what a VM needs.
-pub(super) enum Source {
-    /// This process, but for the socket that it was started with.
-    Here(Option<Listener>),
-    /// Another one, which has done it.
-    Handed(Box<Handed>),
-}
-
-/// What a VM needs, open. The socket comes last: who sees it finds everything else in place.
-struct OpenParts {
-    tree: Option<Arc<MetadataTree>>,
-    port: Box<dyn Port>,
-    listener: Listener,
-    watch: Option<Arc<dyn FrontEndWatch>>,
-    /// Who else tells of the interface's state.
-    link: Option<Arc<ToldLink>>,
-    sessions: Option<Arc<dyn SessionWatch>>,
-    session: Option<SessionImage>,
-    /// True: no other front end is let in.
-    drains: bool,
-}
-
-impl OpenParts {
-    fn open(config: &VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let vm = || config.name.clone();
-        let load =
-            |source: &MetadataSource| source.load().map_err(|text| ServerError::Metadata { vm: vm(), text });
-        let tree = config.metadata.as_ref().map(load).transpose()?;
-        let port = config.port.open(config.policy);
-        let port = port.map_err(|cause| ServerError::Port { vm: vm(), cause })?;
-        let listener = match inherited {
-            Some(listener) => listener,
-            None => Listener::new(&config.endpoint, &config.access)
-                .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
-        };
-        let (watch, link, sessions, session) = (None, None, None, None);
-        Ok(Self { tree, port, listener, watch, link, sessions, session, drains: false })
-    }
-
-    fn take_over(config: &VmConfig, handed: Handed) -> Self {
-        Self {
-            tree: handed.metadata,
-            port: handed.port.open(config.policy),
-            listener: handed.listener,
-            watch: Some(handed.watch),
-            link: handed.link,
-            sessions: handed.sessions,
-            session: handed.session,
-            drains: handed.drains,
-        }
-    }
+/// Opens what a VM needs, but for the socket that this process was started with.
+pub(super) fn open(config: &VmConfig, inherited: Option<Listener>) -> Result<Handed, ServerError> {
+    let vm = || config.name.clone();
+    let load =
+        |source: &MetadataSource| source.load().map_err(|text| ServerError::Metadata { vm: vm(), text });
+    let metadata = config.metadata.as_ref().map(load).transpose()?;
+    let port = config.port.open().map_err(|cause| ServerError::Port { vm: vm(), cause })?;
+    // The socket comes last: who sees it finds everything else in place.
+    let listener = match inherited {
+        Some(listener) => listener,
+        None => Listener::new(&config.endpoint, &config.access)
+            .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
+    };
+    let (watch, link, sessions, session) = (None, None, None, None);
+    Ok(Handed { listener, port, link, metadata, watch, sessions, session, drains: false })
 }
 
 impl RosterConfig for VmConfig {
@@ -404,18 +368,16 @@ pub(super) fn interface(capture: Option<&Capture>, name: &str, port: &PortSpec) 
     capture?.interface(LINKTYPE_ETHERNET, name, &port.to_string())
 }
 
-/// Opens a VM's port and socket and starts its control thread. On an error nothing is left behind.
+/// Starts a VM's control thread. On an error nothing is left behind.
 pub(super) fn start(
     config: VmConfig,
-    source: Source,
+    handed: Handed,
     departure: Departure<VmConfig, VmContext>,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let OpenParts { tree, port: opened, listener, watch, link: told, sessions, session, drains } =
-        match source {
-            Source::Here(inherited) => OpenParts::open(&config, inherited)?,
-            Source::Handed(handed) => OpenParts::take_over(&config, *handed),
-        };
+    let Handed { listener, port: opened, link: told, metadata: tree, watch, sessions, session, drains } =
+        handed;
+    let opened = (opened.0)(config.policy);
     let VmConfig { name, endpoint, port, metadata, mac, guard, limits, postcopy, .. } = config;
     let vm = name.clone();
     let followed = port.followed();

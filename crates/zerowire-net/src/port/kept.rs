@@ -117,16 +117,12 @@ impl PortParts<'_> {
     }
 }
 
-/// A port that was taken over, for a policy.
-pub struct HandedPort(Box<dyn FnOnce(Policy) -> Box<dyn Port> + Send>);
+/// A port that is open, or was taken over, for a policy.
+pub struct OpenPort(pub(crate) Box<dyn FnOnce(Policy) -> Box<dyn Port> + Send>);
 
-impl HandedPort {
-    pub(super) fn new(open: impl FnOnce(Policy) -> Box<dyn Port> + Send + 'static) -> Self {
-        Self(Box::new(open))
-    }
-
-    pub(crate) fn open(self, policy: Policy) -> Box<dyn Port> {
-        (self.0)(policy)
+impl OpenPort {
+    pub(super) fn new<P: Port + 'static>(of: impl FnOnce(Policy) -> P + Send + 'static) -> Self {
+        Self(Box::new(move |policy| Box::new(of(policy))))
     }
 }
 

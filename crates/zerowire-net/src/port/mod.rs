@@ -23,7 +23,7 @@ use zerowire_sys::xdp::XdpError;
 use crate::features::Offloads;
 use crate::link::LinkState;
 use crate::worker::{WorkerHandle, WorkerSetup};
-pub use kept::{HandedPort, KeptPort, PortAnswer, PortKeeper, PortParts, PortText};
+pub use kept::{KeptPort, OpenPort, PortAnswer, PortKeeper, PortParts, PortText};
 use packet::PacketError;
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};

@@ -1,6 +1,7 @@
 //! What a user asks for with `--port`, as text and as a value.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -9,8 +10,7 @@ use zerowire_sys::allowed::AllowedCall;
 use super::packet::PacketSpec;
 use super::tap::TapSpec;
 use super::xdp::XdpSpec;
-use super::{HandedPort, KeptPort, Port, PortError, PortParts};
-use crate::Policy;
+use super::{KeptPort, OpenPort, PortError, PortParts};
 
 /// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair.
 /// (A tap would take 256 queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
@@ -56,9 +56,9 @@ impl FollowLink {
     }
 }
 
-/// What is asked of a port, whatever its kind. [`fmt::Display`] gives the text of the port as
-/// [`PortSpec`] does.
-pub(super) trait Spec: fmt::Display {
+/// What is asked of a port, whatever its kind: [`PortSpec`] has these methods. [`fmt::Display`]
+/// gives the text of the port as [`PortSpec`] does.
+pub trait Spec: fmt::Display {
     /// Takes an option as the user gives it.
     fn set(&mut self, key: &str, value: &str) -> Result<(), String>;
 
@@ -95,18 +95,30 @@ pub(super) trait Spec: fmt::Display {
     }
 
     /// Whether a process that may have as many descriptors as `most` can take it over.
+    ///
+    /// # Errors
+    /// Why it can't, and what to do.
     fn check_descriptors(&self, _most: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Opens it. On an error nothing is left behind.
-    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError>;
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Why it can't be had. Nothing is left behind.
+    fn open(&self) -> Result<OpenPort, PortError>;
 
     /// Opens it for children of this process.
+    ///
+    /// # Errors
+    /// Why it can't be had. Nothing is left behind.
     fn keep(&self) -> Result<Box<dyn KeptPort>, PortError>;
 
     /// Goes on with what another process [hands](KeptPort::hand), before this one is confined.
-    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String>;
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String>;
 
     /// The system calls of a process that has taken it over.
     fn system_calls(&self) -> &'static [&'static [AllowedCall]];
@@ -127,95 +139,14 @@ impl PortSpec {
     pub const OPTIONS: &[&str] =
         &["queue", "queues", "mode", "match", "offloads", "promisc", "pin", "rings", "receive", "link"];
 
-    fn spec(&self) -> &dyn Spec {
-        match self {
-            Self::Tap(tap) => tap,
-            Self::Xdp(xdp) => xdp,
-            Self::Packet(packet) => packet,
-        }
-    }
-
-    fn spec_mut(&mut self) -> &mut dyn Spec {
-        match self {
-            Self::Tap(tap) => tap,
-            Self::Xdp(xdp) => xdp,
-            Self::Packet(packet) => packet,
-        }
-    }
-
-    /// Queue pairs of the device.
-    pub fn queues(&self) -> usize {
-        self.spec().queues()
-    }
-
-    /// The interface that it names.
-    pub fn interface(&self) -> &str {
-        self.spec().interface()
-    }
-
     /// The interface whose state the guest is to see, if it is.
     pub fn followed(&self) -> Option<&str> {
-        (self.spec().link() == Some(FollowLink::Follow)).then(|| self.interface())
+        (self.link() == Some(FollowLink::Follow)).then(|| self.interface())
     }
 
     /// Whether the guest could see the interface's state, and is not to.
     pub(crate) fn ignores_link(&self) -> bool {
-        self.spec().link() == Some(FollowLink::Ignore)
-    }
-
-    /// What only one VM can have, in the words of an error text.
-    pub(crate) fn sole(&self) -> Vec<String> {
-        self.spec().sole()
-    }
-
-    /// Whether opening it takes rights over an interface that is there: CAP_NET_RAW and the like.
-    pub fn takes_interface(&self) -> bool {
-        self.spec().takes_interface()
-    }
-
-    /// Whether it pins memory of the guest.
-    pub fn pins(&self) -> bool {
-        self.spec().pins()
-    }
-
-    /// Whether it can do with a part of the memory that it would have pinned.
-    pub(crate) fn pins_in_part(&self) -> bool {
-        self.spec().pins_in_part()
-    }
-
-    /// Whether a process that may have as many descriptors as `most` can take it over.
-    ///
-    /// # Errors
-    /// Why it can't, and what to do.
-    pub fn check_descriptors(&self, most: u64) -> Result<(), String> {
-        self.spec().check_descriptors(most)
-    }
-
-    /// Opens it. On an error nothing is left behind.
-    pub(crate) fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
-        self.spec().open(policy)
-    }
-
-    /// Opens it for children of this process.
-    ///
-    /// # Errors
-    /// Why it can't be had. Nothing is left behind.
-    pub fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
-        self.spec().keep()
-    }
-
-    /// Goes on with what another process [hands](KeptPort::hand) this one, which is not confined
-    /// yet.
-    ///
-    /// # Errors
-    /// What the user reads.
-    pub fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
-        self.spec().take_over(parts)
-    }
-
-    /// The system calls of a process that has taken it over.
-    pub fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
-        self.spec().system_calls()
+        self.link() == Some(FollowLink::Ignore)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -243,11 +174,28 @@ impl PortSpec {
                 );
             }
         };
+        let spec: &mut dyn Spec = match &mut port {
+            Self::Tap(tap) => tap,
+            Self::Xdp(xdp) => xdp,
+            Self::Packet(packet) => packet,
+        };
         for (key, value) in options {
-            port.spec_mut().set(key, value)?;
+            spec.set(key, value)?;
         }
-        port.spec().check()?;
+        spec.check()?;
         Ok(port)
+    }
+}
+
+impl Deref for PortSpec {
+    type Target = dyn Spec;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Tap(tap) => tap,
+            Self::Xdp(xdp) => xdp,
+            Self::Packet(packet) => packet,
+        }
     }
 }
 
@@ -263,7 +211,7 @@ impl fmt::Display for PortSpec {
     /// As it is given on the command line; what has its default is left out, but for the number of
     /// queues.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec().fmt(f)
+        (**self).fmt(f)
     }
 }
 

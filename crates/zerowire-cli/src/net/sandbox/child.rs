@@ -115,7 +115,7 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
         None => None,
     };
     let (sessions, session, drains) = (None, None, setup.drains);
-    Ok(Handed { listener, port, link, metadata, watch: keeper, sessions, session, drains })
+    Ok(Handed { listener, port, link, metadata, watch: Some(keeper), sessions, session, drains })
 }
 
 /// The metadata in a file of the supervisor's.

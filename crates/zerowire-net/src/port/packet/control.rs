@@ -15,7 +15,7 @@ use super::{
 };
 use crate::features::Offloads;
 use crate::link::LinkState;
-use crate::port::{Port, PortPath, send_through};
+use crate::port::{OpenPort, Port, PortPath, send_through};
 use crate::receive::ReceiveSetup;
 use crate::stats::Shared;
 use crate::worker::{LINGER, WorkerHandle, WorkerSetup};
@@ -35,7 +35,7 @@ pub(super) struct PacketPort {
 impl PacketPort {
     /// Makes sure that there is such an interface, and that this user and this kernel may have it;
     /// the workers' sockets come with the guest.
-    pub(super) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
+    pub(super) fn open(spec: &PacketSpec) -> Result<OpenPort, PacketError> {
         let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
         control.bind()?;
         if control.state() == InterfaceState::Down {
@@ -44,13 +44,14 @@ impl PacketPort {
                 "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
             );
         }
-        Ok(Self { spec: spec.clone(), control, handed: None, policy })
+        let spec = spec.clone();
+        Ok(OpenPort::new(|policy| Self { spec, control, handed: None, policy }))
     }
 
     /// Goes on with sockets that another process has opened.
-    pub(super) fn take_over(spec: &PacketSpec, sockets: Arc<PacketSockets>, policy: Policy) -> Self {
+    pub(super) fn take_over(spec: PacketSpec, sockets: Arc<PacketSockets>, policy: Policy) -> Self {
         let control = sockets.control.clone();
-        Self { spec: spec.clone(), control, handed: Some(sockets), policy }
+        Self { spec, control, handed: Some(sockets), policy }
     }
 
     /// The control socket, bound to an interface if there is one: one that was deleted may be there

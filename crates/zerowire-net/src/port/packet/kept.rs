@@ -7,7 +7,7 @@ use super::handed::{PacketSockets, PacketVerb};
 use super::spec::LEAST_DESCRIPTORS;
 use super::{KERNEL_COPIES, PacketError, PacketPort, PacketReceive, PacketSpec};
 use crate::port::kept::text;
-use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
+use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
 /// The sockets of the child that runs.
 pub(super) struct KeptPacket {
@@ -61,12 +61,12 @@ impl KeptPort for KeptPacket {
 }
 
 /// Sockets of another process.
-pub(super) fn take_over(spec: &PacketSpec, mut parts: PortParts<'_>) -> Result<HandedPort, String> {
+pub(super) fn take_over(spec: &PacketSpec, mut parts: PortParts<'_>) -> Result<OpenPort, String> {
     let sockets = [parts.fd()?, parts.fd()?, parts.fd()?, parts.fd()?];
     let sockets = PacketSockets::take_over(&spec.interface, parts.facts()?, sockets, parts.keeper);
     let sockets = sockets.map_err(|e| {
         format!("the numbers of its sockets are too high: 'ulimit -n {LEAST_DESCRIPTORS}' allows them: {e}")
     })?;
     let (spec, sockets) = (spec.clone(), Arc::new(sockets));
-    Ok(HandedPort::new(move |policy| Box::new(PacketPort::take_over(&spec, sockets, policy))))
+    Ok(OpenPort::new(|policy| PacketPort::take_over(spec, sockets, policy)))
 }

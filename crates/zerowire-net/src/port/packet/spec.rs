@@ -7,9 +7,8 @@ use zerowire_sys::allowed::AllowedCall;
 use super::handed::FIRST_NUMBER;
 use super::kept::{self, KeptPacket};
 use super::{PacketPort, SYSTEM_CALLS};
-use crate::Policy;
 use crate::port::spec::{FollowLink, Spec};
-use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
+use crate::port::{KeptPort, OpenPort, PortError, PortParts};
 
 /// The least limit of open files of a process that takes one over.
 pub(super) const LEAST_DESCRIPTORS: u64 = 1024;
@@ -122,15 +121,15 @@ impl Spec for PacketSpec {
         ))
     }
 
-    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
-        Ok(Box::new(PacketPort::open(self, policy)?))
+    fn open(&self) -> Result<OpenPort, PortError> {
+        Ok(PacketPort::open(self)?)
     }
 
     fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
         Ok(Box::new(KeptPacket::open(self)?))
     }
 
-    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+    fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
     }
 

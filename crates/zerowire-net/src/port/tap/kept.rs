@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{KERNEL_COPIES, Tap, TapPort, TapSettings, TapSpec};
 use crate::port::kept::text;
-use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
+use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
 /// What a child asks of the process that has opened its tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,9 +54,9 @@ fn set_mtu(tap: &Tap, mtu: usize) -> Result<(), String> {
 }
 
 /// A tap of another process.
-pub(super) fn take_over(spec: &TapSpec, mut parts: PortParts<'_>) -> Result<HandedPort, String> {
+pub(super) fn take_over(spec: &TapSpec, mut parts: PortParts<'_>) -> Result<OpenPort, String> {
     let queues = (0..spec.queues).map(|_| parts.fd()).collect::<Result<_, _>>()?;
     let tap =
         Tap::take_over(spec.name.clone(), queues, parts.facts()?, parts.keeper).map_err(|e| e.to_string())?;
-    Ok(HandedPort::new(move |policy| Box::new(TapPort::of(tap, policy))))
+    Ok(OpenPort::new(|policy| TapPort::of(tap, policy)))
 }

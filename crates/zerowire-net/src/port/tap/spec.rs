@@ -5,9 +5,8 @@ use std::fmt;
 use zerowire_sys::allowed::AllowedCall;
 
 use super::{SYSTEM_CALLS, Tap, TapPort, kept};
-use crate::Policy;
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
-use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts, PortSpec};
+use crate::port::{KeptPort, OpenPort, PortError, PortParts, PortSpec};
 
 /// What may be asked of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,15 +53,16 @@ impl Spec for TapSpec {
         vec![format!("tap '{}'", self.name)]
     }
 
-    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
-        Ok(Box::new(TapPort::of(Tap::open(self)?, policy)))
+    fn open(&self) -> Result<OpenPort, PortError> {
+        let tap = Tap::open(self)?;
+        Ok(OpenPort::new(|policy| TapPort::of(tap, policy)))
     }
 
     fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
         Ok(Box::new(Tap::open(self)?))
     }
 
-    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+    fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
     }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
-use crate::port::{Port, PortError, PortPath, PortSpec, Renewal};
+use crate::port::{OpenPort, Port, PortError, PortPath, PortSpec, Renewal};
 use crate::receive::ReceiveSetup;
 use crate::worker::{WorkerHandle, WorkerSetup};
 
@@ -39,18 +39,19 @@ pub(super) struct XdpPort {
 
 impl XdpPort {
     /// On queues that this process opens.
-    pub(super) fn open(spec: &XdpSpec, policy: Policy) -> Result<Self, PortError> {
+    pub(super) fn open(spec: &XdpSpec) -> Result<OpenPort, PortError> {
         let queues = Arc::new(XdpQueues::open(spec)?);
         let zero_copy = queues.has_zero_copy();
         let access = XdpAccess::new(queues).map_err(|e| PortError::Other {
             port: PortSpec::Xdp(spec.clone()).to_string(),
             problem: format!("no socket to ask by: {e}"),
         })?;
-        Ok(Self::of(spec, access, zero_copy, policy))
+        let spec = spec.clone();
+        Ok(OpenPort::new(move |policy| Self::of(spec, access, zero_copy, policy)))
     }
 
     /// On queues whose driver has a zero-copy mode, or not.
-    pub(super) fn of(spec: &XdpSpec, access: XdpAccess, zero_copy: bool, policy: Policy) -> Self {
+    pub(super) fn of(spec: XdpSpec, access: XdpAccess, zero_copy: bool, policy: Policy) -> Self {
         let registrar = Arc::new(Registrar::new(access.clone(), spec.queues, spec.pin));
         let offloads = spec.does_offloads(zero_copy);
         let word = if offloads { "on" } else { "off" };
@@ -62,7 +63,7 @@ impl XdpPort {
             None => "with them frames could not be sent without a copy; offloads=on offers them all the same",
         };
         tracing::info!("interface {}: offloads={word} ({why})", spec.interface);
-        Self { spec: spec.clone(), access, served: Arc::default(), registrar, policy, offloads }
+        Self { spec, access, served: Arc::default(), registrar, policy, offloads }
     }
 
     /// What the interface is called now that the connection's frames pass by; None before it has

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::handed::XdpOutcome;
 use super::{KERNEL_COPIES, XdpAccess, XdpPort, XdpQueues, XdpSpec};
 use crate::port::kept::text;
-use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
+use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
 /// What a child can't find out.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -55,12 +55,12 @@ impl KeptPort for XdpQueues {
 }
 
 /// Queues of another process.
-pub(super) fn take_over(spec: &XdpSpec, mut parts: PortParts<'_>) -> Result<HandedPort, String> {
+pub(super) fn take_over(spec: &XdpSpec, mut parts: PortParts<'_>) -> Result<OpenPort, String> {
     let QueueFacts { has_zero_copy, pin_bytes } = parts.facts()?;
     let access = XdpAccess::take_over(spec, parts.fd()?, parts.keeper);
     prepare(pin_bytes);
     let spec = spec.clone();
-    Ok(HandedPort::new(move |policy| Box::new(XdpPort::of(&spec, access, has_zero_copy, policy))))
+    Ok(OpenPort::new(move |policy| XdpPort::of(spec, access, has_zero_copy, policy)))
 }
 
 /// Prepares a process to move frames for another one before it is confined: it may pin this many

@@ -5,10 +5,9 @@ use std::fmt;
 use zerowire_sys::allowed::AllowedCall;
 
 use super::{SYSTEM_CALLS, XdpPort, XdpQueues, kept};
-use crate::Policy;
 use crate::config::six_bytes;
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
-use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
+use crate::port::{KeptPort, OpenPort, PortError, PortParts};
 
 /// What may be asked of an AF_XDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,15 +186,15 @@ impl Spec for XdpSpec {
         self.pin == XdpPin::Partial
     }
 
-    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
-        Ok(Box::new(XdpPort::open(self, policy)?))
+    fn open(&self) -> Result<OpenPort, PortError> {
+        XdpPort::open(self)
     }
 
     fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
         Ok(Box::new(XdpQueues::open(self)?))
     }
 
-    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+    fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
     }
 
