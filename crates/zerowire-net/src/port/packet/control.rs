@@ -147,10 +147,7 @@ impl Port for PacketPort {
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         let handed = self.handed.clone();
         WorkerHandle::spawn(setup, move || {
-            let queue = match &handed {
-                None => PacketQueue::open(&interface, receive, no_ring, send),
-                Some(sockets) => PacketQueue::take_over(&interface, sockets, receive, no_ring, send),
-            };
+            let queue = PacketQueue::open(&interface, handed.clone(), receive, no_ring, send);
             let queue = queue.map_err(io::Error::other)?;
             Ok(PacketPath { queue, policy, shared, pair, handed })
         })

@@ -96,7 +96,7 @@ impl PacketSockets {
     pub fn open_or_wait(spec: &PacketSpec) -> Result<(Self, Option<PacketError>), PacketError> {
         let interface = &spec.interface;
         let open = |frames| PacketSocket::open(interface, frames, HEADER_BYTES);
-        let (untagged, tagged) = (open(Frames::Untagged)?, open(Frames::Tagged)?);
+        let (untagged, tagged) = PacketSocket::open_both(interface)?;
         let (control, ring) = (open(Frames::Nothing)?, open(Frames::Nothing)?);
         let missing = control.bind().err();
         let index = sys::bound_to(control.as_fd()).unwrap_or(0);
@@ -112,10 +112,6 @@ impl PacketSockets {
                 cause,
             })?;
         }
-        if let Some(warning) = untagged.enlarge_buffers() {
-            tracing::warn!("{warning}");
-        }
-        let _ = tagged.enlarge_buffers();
         let facts = PacketPortFacts { index, no_ring: is_wanted(spec).err() };
         Ok((Self { interface: interface.clone(), facts, untagged, tagged, control, ring }, missing))
     }

@@ -16,7 +16,7 @@ use super::handed::{HEADER_BYTES, PacketSockets, PacketVerb};
 use super::inbound::Inbound;
 use crate::ETH_HEADER_BYTES;
 use crate::io::PortIo;
-use crate::port::packet::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket, Slots, Tag};
+use crate::port::packet::{InterfaceState, PacketError, PacketReceive, PacketSocket, Slots, Tag};
 
 /// How often to look for an interface that is down or gone, and to read the kernel's counters.
 const LOOK: Duration = Duration::from_millis(500);
@@ -48,47 +48,26 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens both sockets in this thread's network namespace, and the batches of untagged frames.
-    /// An interface that is down or gone is waited for. `no_ring` is a reason to open no receive
-    /// ring, whatever `receive` asks for.
+    /// Opens both sockets in this thread's network namespace, or goes on with those that another
+    /// process has opened, and makes the batches of untagged frames. An interface that is down or
+    /// gone is waited for. `no_ring` is a reason to open no receive ring, whatever `receive` asks
+    /// for.
     ///
     /// # Errors
-    /// Those of opening sockets.
-    pub fn open(
+    /// Those of opening sockets, or what the other process says.
+    pub(super) fn open(
         interface: &str,
+        handed: Option<&PacketSockets>,
         receive: PacketReceive,
         no_ring: Option<&str>,
     ) -> Result<(Self, PortIo), PacketError> {
-        let untagged = PacketSocket::open(interface, Frames::Untagged, HEADER_BYTES)?;
-        let tagged = PacketSocket::open(interface, Frames::Tagged, HEADER_BYTES)?;
-        if let Some(warning) = untagged.enlarge_buffers() {
-            tracing::warn!("{warning}");
-        }
-        let _ = tagged.enlarge_buffers();
-        Self::of(interface, (untagged, tagged), receive, no_ring)
-    }
-
-    /// Goes on with sockets that another process has opened, as [`Self::open`] begins.
-    ///
-    /// # Errors
-    /// What the other process says.
-    pub(super) fn take_over(
-        interface: &str,
-        sockets: &PacketSockets,
-        receive: PacketReceive,
-        no_ring: Option<&str>,
-    ) -> Result<(Self, PortIo), PacketError> {
-        sockets.ask(PacketVerb::Begin)?;
-        let both = (sockets.untagged.clone(), sockets.tagged.clone());
-        Self::of(interface, both, receive, no_ring)
-    }
-
-    fn of(
-        interface: &str,
-        (untagged, tagged): (PacketSocket, PacketSocket),
-        receive: PacketReceive,
-        no_ring: Option<&str>,
-    ) -> Result<(Self, PortIo), PacketError> {
+        let (untagged, tagged) = match handed {
+            None => PacketSocket::open_both(interface)?,
+            Some(sockets) => {
+                sockets.ask(PacketVerb::Begin)?;
+                (sockets.untagged.clone(), sockets.tagged.clone())
+            }
+        };
         let watch = watch(&untagged, &tagged).map_err(|e| PacketError::System {
             interface: interface.to_owned(),
             call: "epoll",

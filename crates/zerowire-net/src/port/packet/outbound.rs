@@ -31,17 +31,10 @@ pub(super) fn is_wanted(spec: &PacketSpec) -> Result<(), String> {
     }
 }
 
-/// What has the ring.
-pub(super) enum RingSource {
-    /// A socket of this process's own.
-    Own,
-    /// One of those that another process has opened.
-    Handed(Arc<PacketSockets>),
-}
-
 /// How frames of the guest go.
 pub(super) struct Outbound {
-    source: RingSource,
+    /// The sockets of another process, one of which has the ring; None where this one opens it.
+    handed: Option<Arc<PacketSockets>>,
     /// Whether to use a ring, or why not.
     wanted: Result<(), String>,
     /// True: if the ring can't be opened, retry again and again (`rings=on`).
@@ -53,8 +46,11 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(source: RingSource, PacketSend { ring: wanted, insists }: PacketSend) -> Self {
-        Self { source, wanted, insists, ring: None, problem: None, retry_at: None }
+    pub(super) fn new(
+        handed: Option<Arc<PacketSockets>>,
+        PacketSend { ring: wanted, insists }: PacketSend,
+    ) -> Self {
+        Self { handed, wanted, insists, ring: None, problem: None, retry_at: None }
     }
 
     /// In words.
@@ -86,14 +82,14 @@ impl Outbound {
             return;
         }
         let before = self.problem.take();
-        let opened = match &self.source {
-            RingSource::Own => FrameRing::open(&link.name()).map_err(|e| e.to_string()),
-            RingSource::Handed(sockets) => FrameRing::take_over(sockets).map_err(|e| e.to_string()),
+        let opened = match &self.handed {
+            None => FrameRing::open(&link.name()).map_err(|e| e.to_string()),
+            Some(sockets) => FrameRing::take_over(sockets).map_err(|e| e.to_string()),
         };
         match opened {
             Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),
             // The frames of the guest before may not be out of it.
-            Err(e) if self.insists || matches!(self.source, RingSource::Handed(_)) => {
+            Err(e) if self.insists || self.handed.is_some() => {
                 (self.problem, self.retry_at) =
                     (Some(format!("no ring: {e}; tried again")), Some(now + RETRY));
                 if self.problem == before {

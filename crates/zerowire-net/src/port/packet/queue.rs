@@ -7,7 +7,7 @@ use zerowire::ledger::Counters;
 
 use super::Link;
 use super::handed::PacketSockets;
-use super::outbound::{Outbound, RingSource};
+use super::outbound::Outbound;
 use crate::io::PortIo;
 use crate::port::packet::{PacketError, PacketReceive};
 
@@ -32,33 +32,20 @@ pub struct PacketQueue {
 }
 
 impl PacketQueue {
-    /// Opens the sockets as [`Link::open`] does; a ring comes with the first frame to send.
+    /// Opens the sockets, or takes them over, as [`Link::open`] does; a ring comes with the first
+    /// frame to send.
     ///
     /// # Errors
-    /// Those of opening sockets.
-    pub fn open(
+    /// Those of [`Link::open`].
+    pub(super) fn open(
         interface: &str,
+        handed: Option<Arc<PacketSockets>>,
         receive: PacketReceive,
         no_ring: Option<&str>,
         send: PacketSend,
     ) -> Result<Self, PacketError> {
-        let (link, io) = Link::open(interface, receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(RingSource::Own, send) })
-    }
-
-    /// The same with sockets that another process has opened.
-    ///
-    /// # Errors
-    /// What the other process says.
-    pub(super) fn take_over(
-        interface: &str,
-        sockets: &Arc<PacketSockets>,
-        receive: PacketReceive,
-        no_ring: Option<&str>,
-        send: PacketSend,
-    ) -> Result<Self, PacketError> {
-        let (link, io) = Link::take_over(interface, sockets, receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(RingSource::Handed(sockets.clone()), send) })
+        let (link, io) = Link::open(interface, handed.as_deref(), receive, no_ring)?;
+        Ok(Self { io, link, outbound: Outbound::new(handed, send) })
     }
 
     /// In words, for the log and the statistics.

@@ -175,6 +175,20 @@ impl PacketSocket {
         Ok(this)
     }
 
+    /// One for frames without a tag, and one for those with one, with large buffers.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub(super) fn open_both(interface: &str) -> Result<(Self, Self), PacketError> {
+        let open = |frames| Self::open(interface, frames, HEADER_BYTES);
+        let (untagged, tagged) = (open(Frames::Untagged)?, open(Frames::Tagged)?);
+        if let Some(warning) = untagged.enlarge_buffers() {
+            tracing::warn!("{warning}");
+        }
+        let _ = tagged.enlarge_buffers();
+        Ok((untagged, tagged))
+    }
+
     /// One that another process has opened, for an interface with a number.
     pub(super) fn handed(
         fd: OwnedFd,

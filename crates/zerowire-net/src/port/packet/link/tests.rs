@@ -12,7 +12,7 @@ fn link() -> (Link, PortIo) {
     ip("link add v0 type veth peer name v1");
     ip("link set v0 up");
     ip("link set v1 up");
-    let (link, io) = Link::open("v0", PacketReceive::Auto, None).expect("a link");
+    let (link, io) = Link::open("v0", None, PacketReceive::Auto, None).expect("a link");
     assert!(link.is_up());
     (link, io)
 }
