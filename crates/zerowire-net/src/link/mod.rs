@@ -12,7 +12,6 @@
 //! is known by its process.
 
 mod eyes;
-mod peer;
 mod steady;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -116,8 +115,8 @@ impl LinkShared {
 enum Away {
     /// Nobody since the link went down.
     Nobody,
-    /// A front end; readable when its process has ended. None where the kernel does not tell
-    /// (before Linux 6.5).
+    /// A front end, whose process ([SO_PEERPIDFD](zerowire_sys::socket::peer_process)) is readable
+    /// when it has ended. None where the kernel does not tell (before Linux 6.5).
     Somebody(Option<OwnedFd>),
 }
 
@@ -198,7 +197,7 @@ impl Admission for Follower {
     }
 
     fn turn_away(&mut self, stream: &UnixStream) -> &'static str {
-        self.away = Away::Somebody(peer::process(stream));
+        self.away = Away::Somebody(zerowire_sys::socket::peer_process(stream).ok());
         self.shared.disconnects.fetch_add(1, Ordering::Relaxed);
         "the port's interface can't carry frames (link=follow)"
     }

@@ -30,7 +30,7 @@ mod segment;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use checksum::{AddGuest, Checksum};
+pub use checksum::{Checksum, add_guest};
 pub use headers::{HEADERS_BYTES, Headers, HeadersError, longest_segment};
 pub use payload::Cursor;
 pub use request::{Kind, Request};

@@ -40,9 +40,7 @@ impl Cursor {
             }
         }
     }
-}
 
-impl Cursor {
     /// Copies the next bytes, as many as `to` has room for, and moves on behind them; less if the
     /// segments end before.
     #[inline]

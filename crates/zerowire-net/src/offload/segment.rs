@@ -6,7 +6,7 @@ use zerowire_wire::tcp::{CWR, FIN, FLAGS_AT, PSH};
 use zerowire_wire::{ipv4, ipv6, tcp, udp};
 
 use super::headers::{HEADERS_BYTES, Headers};
-use super::{AddGuest, Checksum, Cursor};
+use super::{Checksum, Cursor, add_guest};
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -158,7 +158,7 @@ impl Segmenter {
     ) -> Checksum {
         let mut sum = Checksum::new();
         cursor.take(segments, self.payload_len(i), |run| {
-            sum.add_guest(&run);
+            add_guest(&mut sum, &run);
             each(run);
         });
         sum

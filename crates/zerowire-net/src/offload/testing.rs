@@ -3,7 +3,7 @@
 
 use zerowire_vhost::memory::Segment;
 
-use super::{AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, complete};
+use super::{Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, add_guest, complete};
 use crate::header;
 
 /// A frame as a guest's stack would make it.
@@ -225,7 +225,7 @@ pub fn cut(vnet: &[u8; 10], frame: &[u8], longest: usize, piece: usize) -> Resul
         }
     };
     let mut rest = Checksum::new();
-    Cursor::at(&segments, head.len()).take(&segments, frame.len(), |run| rest.add_guest(&run));
+    Cursor::at(&segments, head.len()).take(&segments, frame.len(), |run| add_guest(&mut rest, &run));
     if complete(&mut head, start, offset, rest) {
         return Ok(vec![[&head, &frame[head.len()..]].concat()]);
     }

@@ -12,7 +12,7 @@ use zerowire_wire::vnet::Fields;
 use super::outlet::{Outlet, TxFrame, TxPlace};
 use super::{OffloadErrors, Pushed, Taken, Transmit, TransmitContext, TxSlot};
 use crate::offload::{
-    AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Request, SegmentError, Segmenter, complete,
+    Checksum, Cursor, HEADERS_BYTES, Headers, Request, SegmentError, Segmenter, add_guest, complete,
 };
 use crate::{MAX_FRAME_BYTES, header};
 
@@ -234,7 +234,7 @@ impl OffloadErrors {
 fn sum(frame: &TxFrame<'_>, head: &mut [u8], start: u16, offset: u16) -> Result<(), String> {
     let mut rest = Checksum::new();
     Cursor::at(frame.segments, frame.header_len + head.len())
-        .take(frame.segments, frame.len, |run| rest.add_guest(&run));
+        .take(frame.segments, frame.len, |run| add_guest(&mut rest, &run));
     match complete(head, start, offset, rest) {
         true => Ok(()),
         false => Err(format!("csum_start {start} + csum_offset {offset} beyond {HEADERS_BYTES} bytes")),
