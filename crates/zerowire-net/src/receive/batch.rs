@@ -14,11 +14,11 @@ use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::RingError;
 
 use super::deliver::InPlace;
-use super::inlet::{CopySide, Given, Received};
+use super::inlet::{CopySide, Given, Inlet, Received};
 use super::pending::HeldFrame;
 use super::shape::{Forecast, Shape};
-use super::side::{Headed, Room};
-use super::{ReceiveContext, ReceiveSetup, RxPort};
+use super::side::{HEADED, Room};
+use super::{ReceiveContext, ReceiveSetup, ReceiveTurn, RxPort};
 use crate::io::{Done as ReadResult, Lists, MAX_BATCH, PortIo};
 use crate::policy::MAX_IOV;
 use crate::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
@@ -72,7 +72,8 @@ pub struct Done {
     pub port_gone: bool,
 }
 
-/// Reads frames from a port.
+/// Reads frames from one queue of a tap, or from any file that does not block and of which a read
+/// takes a frame.
 #[derive(Debug)]
 pub struct ReadBatch {
     /// Scatter or copy.
@@ -117,88 +118,10 @@ impl ReadBatch {
         })
     }
 
-    /// Forgets what was learnt of the guest's buffers and frames.
-    pub fn start(&mut self) {
-        self.forecast = self.forecast.anew();
-        (self.each, self.long) = (1, 1);
-    }
-
-    /// Lets go of scratch memory that overflows have touched.
-    pub fn trim(&mut self) {
-        if std::mem::take(&mut self.scratch_dirty) {
-            // No operation is under way.
-            self.lists.private().release_pages();
-        }
-    }
-
-    /// A read has timed out waiting for room.
-    pub fn settle(&mut self) {
-        self.forecast.settle_for_less();
-    }
-
-    /// Who learns which chains frames take.
-    #[inline]
-    pub fn given(&mut self) -> &mut Forecast {
-        &mut self.forecast
-    }
-
-    /// Gives the guest a frame that waited.
-    #[inline]
-    pub fn give(
-        &mut self,
-        frame: &HeldFrame,
-        side: &mut CopySide,
-        cx: &ReceiveContext<'_>,
-    ) -> Result<Room, RingError> {
-        side.copy_out(Headed(&frame.bytes), frame.reason, &mut self.forecast, cx)
-    }
-
-    /// Reads one batch of frames. None where there were no reads for lack of buffers.
-    #[inline]
-    pub fn receive(
-        &mut self,
-        side: &mut CopySide,
-        io: &mut PortIo,
-        cx: &ReceiveContext<'_>,
-    ) -> Result<Option<Received>, RingError> {
-        let private = self.is_private(side);
-        let likely = self.forecast.likely().clamp(1, side.longest());
-        let (each, long) = (self.each.min(side.most_frames()), self.long.min(side.most_frames()));
-        let offered = match self.forecast.shape() {
-            _ if private => self.offer_runs(each, |_| likely, true, side, io, cx.memory),
-            Shape::Long if side.setup.mergeable => {
-                self.offer_runs(long, |_| likely, false, side, io, cx.memory)
-            }
-            // A guest without mergeable buffers posts chains for the longest frame: parse them only
-            // that far, if long frames come.
-            Shape::Long => self.offer_each(each, side.longest(), side, io, cx.memory),
-            _ => self.offer_each(each, self.forecast.ordinary(), side, io, cx.memory),
-        };
-        let Some((done, broken)) = self.read(offered, private, side, io, cx)? else { return Ok(None) };
-        let is_empty = done.frames < done.reads;
-        self.each = match is_empty {
-            true => (done.frames + 1).min(READ_BATCH),
-            false => (self.each * 2).min(READ_BATCH),
-        };
-        if let Some(in_place) = done.in_place {
-            self.long = match in_place {
-                d if d < done.frames => 1,
-                d if d == self.long => (self.long * 2).min(LONG_BATCH),
-                d => d.clamp(1, LONG_BATCH),
-            };
-        }
-        let port = match (done.port_gone, is_empty) {
-            (true, _) => RxPort::Gone,
-            (false, true) => RxPort::Empty,
-            (false, false) => RxPort::More,
-        };
-        Ok(Some(Received { frames: done.frames, port, short: false, broken }))
-    }
-
     /// Whether frames go into private memory first.
     #[inline]
     fn is_private(&self, side: &CopySide) -> bool {
-        self.mode == PathMode::Copy || self.forecast.shape() == Shape::Small || side.rebuilds_most()
+        self.mode == PathMode::Copy || self.forecast.shape == Shape::Small || side.rebuilds_most()
     }
 
     /// Carries out the reads that were offered, and gives the guest what came; the caller publishes
@@ -252,6 +175,101 @@ impl ReadBatch {
     }
 }
 
+impl Inlet for ReadBatch {
+    type Port = PortIo;
+    type Waiting = HeldFrame;
+    type Given = Forecast;
+
+    fn start(&mut self, _side: &CopySide, _io: &mut PortIo, _memory: &GuestMemory) -> Result<(), String> {
+        self.forecast = self.forecast.anew();
+        (self.each, self.long) = (1, 1);
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<Received>, RingError> {
+        let private = self.is_private(side);
+        let likely = self.forecast.longest_seen.clamp(1, side.longest());
+        let (each, long) = (self.each.min(side.most_frames), self.long.min(side.most_frames));
+        let offered = match self.forecast.shape {
+            _ if private => self.offer_runs(each, |_| likely, true, side, io, cx.memory),
+            Shape::Long if side.setup.mergeable => {
+                self.offer_runs(long, |_| likely, false, side, io, cx.memory)
+            }
+            // A guest without mergeable buffers posts chains for the longest frame: parse them only
+            // that far, if long frames come.
+            Shape::Long => self.offer_each(each, side.longest(), side, io, cx.memory),
+            _ => self.offer_each(each, self.forecast.ordinary, side, io, cx.memory),
+        };
+        let Some((done, broken)) = self.read(offered, private, side, io, cx)? else { return Ok(None) };
+        let is_empty = done.frames < done.reads;
+        self.each = match is_empty {
+            true => (done.frames + 1).min(READ_BATCH),
+            false => (self.each * 2).min(READ_BATCH),
+        };
+        if let Some(in_place) = done.in_place {
+            self.long = match in_place {
+                d if d < done.frames => 1,
+                d if d == self.long => (self.long * 2).min(LONG_BATCH),
+                d => d.clamp(1, LONG_BATCH),
+            };
+        }
+        let port = match (done.port_gone, is_empty) {
+            (true, _) => RxPort::Gone,
+            (false, true) => RxPort::Empty,
+            (false, false) => RxPort::More,
+        };
+        Ok(Some(Received { frames: done.frames, port, short: false, broken }))
+    }
+
+    #[inline]
+    fn give(
+        &mut self,
+        frame: &HeldFrame,
+        side: &mut CopySide,
+        _io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Room, RingError> {
+        side.copy_out::<HEADED, _>(&frame.bytes, frame.reason, &mut self.forecast, cx)
+    }
+
+    #[inline]
+    fn end(
+        &mut self,
+        _side: &mut CopySide,
+        io: &mut PortIo,
+        turn: &mut ReceiveTurn,
+        _cx: &ReceiveContext<'_>,
+    ) -> Result<(), RingError> {
+        if turn.port == RxPort::Gone {
+            io.set_lost();
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.forecast.settle_for_less();
+    }
+
+    #[inline]
+    fn given(&mut self) -> &mut Forecast {
+        &mut self.forecast
+    }
+
+    /// Overflows have touched scratch memory.
+    fn trim(&mut self) {
+        if std::mem::take(&mut self.scratch_dirty) {
+            // No operation is under way.
+            self.lists.private().release_pages();
+        }
+    }
+}
+
 /// Notes what became of each read. Returns whether frames came in the order of the reads.
 ///
 /// Frames arrived in the order of `results`; chains were offered in the order of `reads`. Nearly
@@ -297,8 +315,8 @@ fn note_reads(reads: &[Read], side: &CopySide, memory: &GuestMemory) {
             _ => r.room,
         };
         for i in first..first + r.chains {
-            let n = side.room(i).min(left);
-            side.wrote(i, n, memory);
+            let n = side.chains.room(i).min(left);
+            memory.wrote(side.chains.segments(i), 0, n);
             left -= n;
         }
         first += r.chains;

@@ -29,7 +29,7 @@ impl ReadBatch {
     /// How many of the first `frames` reads are what the guest takes.
     #[inline]
     pub(super) fn sound(&self, frames: usize, side: &CopySide) -> usize {
-        match side.accepts() {
+        match side.fit.accepts {
             None => frames,
             Some(_) => self.first_unsound(frames, side).unwrap_or(frames),
         }
@@ -37,12 +37,12 @@ impl ReadBatch {
 
     #[inline]
     fn first_unsound(&self, frames: usize, side: &CopySide) -> Option<usize> {
-        let accepts = side.accepts()?;
+        let accepts = side.fit.accepts?;
         let mut chain = 0;
         self.reads[..frames].iter().position(|read| {
             // Read once: the guest may write its own buffers, and harms nobody but itself.
             let mut header = [0; fit::HEADER_BYTES];
-            access::read(side.segments(chain), 0, &mut header);
+            access::read(side.chains.segments(chain), 0, &mut header);
             chain += read.chains;
             !fit::passes(&header, accepts) || read.result as usize > side.longest()
         })
@@ -127,8 +127,8 @@ impl ReadBatch {
         let mut frame = vec![0u8; len];
         let mut at = 0;
         for c in chain..chain + read.chains {
-            let n = side.room(c).min(len - at);
-            at += access::read(side.segments(c), 0, &mut frame[at..at + n]);
+            let n = side.chains.room(c).min(len - at);
+            at += access::read(side.chains.segments(c), 0, &mut frame[at..at + n]);
         }
         let rest = (len - at).min(SCRATCH_BYTES);
         frame[at..at + rest].copy_from_slice(&self.lists.private()[scratch_range(i, rest)]);
@@ -171,11 +171,11 @@ fn is_storm(chains: usize, side: &mut CopySide) -> bool {
     let mut first = [0];
     let mut skip = side.setup.header_len;
     for c in 0..chains {
-        if side.room(c) > skip {
-            access::read(side.segments(c), skip, &mut first);
+        if side.chains.room(c) > skip {
+            access::read(side.chains.segments(c), skip, &mut first);
             break;
         }
-        skip -= side.room(c);
+        skip -= side.chains.room(c);
     }
     side.is_beyond_bound(first[0])
 }

@@ -11,7 +11,7 @@ use zerowire_vhost::ring::RingError;
 use super::ReceiveContext;
 use super::inlet::{CopySide, Given};
 use super::pending::HeldFrame;
-use super::side::{Headed, Room};
+use super::side::{HEADED, Room};
 use crate::features::Offloads;
 use crate::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use crate::offload::{Checksum, Headers, Request, Segmenter, complete};
@@ -33,16 +33,10 @@ pub(super) struct Fit {
 }
 
 impl CopySide {
-    /// What frames may ask of the guest; None where the port sees to that.
-    #[inline]
-    pub fn accepts(&self) -> Option<Offloads> {
-        self.fit.accepts
-    }
-
     /// Whether nearly each frame of another program's may have to be changed for this guest.
     #[inline]
     pub fn rebuilds_most(&self) -> bool {
-        self.accepts().is_some_and(|a| !a.csum)
+        self.fit.accepts.is_some_and(|a| !a.csum)
     }
 
     /// Gives the guest a frame of the port's, or keeps it until there are buffers.
@@ -73,7 +67,7 @@ impl CopySide {
         given: &mut G,
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
-        match (self.accepts(), frame.first_chunk()) {
+        match (self.fit.accepts, frame.first_chunk()) {
             (Some(accepts), Some(header)) if !passes(header, accepts) => {
                 self.rebuild(frame, given, cx).map(|()| Room::Taken)
             }
@@ -123,7 +117,7 @@ impl CopySide {
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
         match self.is_waiting() {
-            false => self.copy_out(Headed(frame), reason, given, cx),
+            false => self.copy_out::<HEADED, _>(frame, reason, given, cx),
             true => Ok(Room::Short),
         }
     }

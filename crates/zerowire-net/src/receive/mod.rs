@@ -58,7 +58,7 @@ pub(crate) use inlet::Inlet;
 pub(crate) use inlet::{CopySide, Given, Received};
 pub(crate) use pending::{HeldFrame, Waits};
 pub(crate) use shape::Forecast;
-pub(crate) use side::{Bare, PLAIN_HEADER, Room, RxSide};
+pub(crate) use side::{BARE, PLAIN_HEADER, Room, RxSide};
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual
 /// CPU from running.
@@ -294,7 +294,7 @@ impl<I: Inlet> Receive<I> {
     /// up.
     #[cold]
     fn wait(&mut self, cx: &ReceiveContext<'_>) -> ReceiveTurn {
-        let awaited = self.side.is_waiting() || self.side.chains() > 0;
+        let awaited = self.side.is_waiting() || !self.side.chains.is_empty();
         if awaited && self.side.wait(cx.counters) {
             self.inlet.settle();
         }
@@ -315,7 +315,7 @@ impl<I: Inlet> Receive<I> {
         if side.is_waiting() {
             return Ok(false);
         }
-        let room = side.copy_out(Bare(frame), CopyReason::Metadata, inlet.given(), cx)?;
+        let room = side.copy_out::<BARE, _>(frame, CopyReason::Metadata, inlet.given(), cx)?;
         side.publish_capture();
         Ok(room == Room::Taken)
     }

@@ -82,7 +82,7 @@ impl ReadBatch {
         let (mut n, mut room, mut entries) = (0, 0, 0);
         while room < need {
             let i = first + n;
-            if i == side.chains() {
+            if i == side.chains.len() {
                 let wanted = (need - room, (MAX_IOV - 1).saturating_sub(entries));
                 let list = (!private).then_some(start);
                 let Some((more, bytes)) = self.plain_chains(wanted, list, side, memory)? else {
@@ -97,12 +97,12 @@ impl ReadBatch {
                 // If these are all buffers that the ring can hold, the first read takes them.
                 return Ok(if first == 0 && side.has_all_chains() { (n, room) } else { (0, 0) });
             }
-            entries += side.segments(i).len();
+            entries += side.chains.segments(i).len();
             if entries > MAX_IOV - 1 {
                 break;
             }
             room += match private {
-                true => side.room(i),
+                true => side.chains.room(i),
                 false => match self.append(i, start, side) {
                     Ok(room) => room,
                     Err(Full) => return Ok((0, 0)),
@@ -137,10 +137,10 @@ impl ReadBatch {
     /// It does not fit, and the list is useless.
     #[inline]
     fn append(&mut self, i: usize, start: usize, side: &CopySide) -> Result<usize, Full> {
-        for s in side.segments(i) {
+        for s in side.chains.segments(i) {
             self.lists.extend(start, s.ptr, s.len as usize)?;
         }
-        Ok(side.room(i))
+        Ok(side.chains.room(i))
     }
 
     /// Forgets the batch before, which has run.

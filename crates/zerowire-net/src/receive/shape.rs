@@ -17,15 +17,17 @@ pub(super) enum Shape {
 /// The forecast.
 #[derive(Clone, Copy, Debug)]
 pub struct Forecast {
-    shape: Shape,
+    pub(super) shape: Shape,
     mergeable: bool,
-    ordinary: usize,
+    /// How long frames are at most that the guest need not segment.
+    pub(super) ordinary: usize,
     /// Frames up to this many bytes are copied when nothing but such frames comes.
     copybreak: usize,
     /// Frames in a row that would have fitted a smaller shape.
     run: u32,
-    /// The longest of the frames that took several chains, since the first of them came.
-    longest_seen: usize,
+    /// The longest of the frames that took several chains, since the first of them came: the next
+    /// one may well be as long.
+    pub(super) longest_seen: usize,
 }
 
 impl Forecast {
@@ -37,22 +39,6 @@ impl Forecast {
     /// The same, with nothing known of the frames.
     pub(super) fn anew(&self) -> Self {
         Self::new(self.mergeable, self.ordinary, self.copybreak)
-    }
-
-    /// How long frames are at most that the guest need not segment.
-    #[inline]
-    pub(super) fn ordinary(&self) -> usize {
-        self.ordinary
-    }
-
-    #[inline]
-    pub(super) fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// How long the next frame may well be, where frames come that take several chains.
-    pub(super) fn likely(&self) -> usize {
-        self.longest_seen
     }
 
     /// Whether a frame of `len` bytes is better copied.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
-use zerowire_vhost::memory::{GuestMemory, HostPtr, Segment, access};
+use zerowire_vhost::memory::{GuestMemory, HostPtr, access};
 use zerowire_vhost::ring::{RingError, RxChains};
 use zerowire_wire::vnet::{FLAGS_AT, NUM_BUFFERS_AT};
 
@@ -31,49 +31,23 @@ pub enum Room {
     Never,
 }
 
-/// A frame in private memory.
-pub trait PrivateFrame {
-    /// Its virtio-net header lies in front of it. Else it gets one that asks for nothing.
-    const HEADED: bool;
+/// A frame in private memory has its virtio-net header in front of it.
+pub const HEADED: bool = true;
 
-    /// Its bytes.
-    fn bytes(&self) -> &[u8];
-}
-
-/// A frame behind its virtio-net header.
-pub struct Headed<'a>(pub &'a [u8]);
-
-impl PrivateFrame for Headed<'_> {
-    const HEADED: bool = true;
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.0
-    }
-}
-
-/// A frame without a virtio-net header.
-pub struct Bare<'a>(pub &'a [u8]);
-
-impl PrivateFrame for Bare<'_> {
-    const HEADED: bool = false;
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.0
-    }
-}
+/// It has none, and gets one that asks for nothing.
+pub const BARE: bool = false;
 
 /// The ring, parsed chains and waiting frames that all inlets share. `W` is a frame that waits.
 #[derive(Debug)]
 pub struct RxSide<W> {
     pub(crate) host: HostRing,
-    chains: RxChains,
+    /// Those that are here, parsed as far as was asked for.
+    pub(crate) chains: RxChains,
     pub(crate) setup: ReceiveSetup,
     /// Frames that were taken from the port and for which the guest had too few buffers.
     pending: Pending<W>,
-    /// Frames that may be taken from the port in a turn.
-    pub(super) most_frames: usize,
+    /// Frames that may be taken from the port in a turn; the others wait there.
+    pub(crate) most_frames: usize,
     /// Since when a frame, or a read, waits for buffers.
     waiting_since: Option<Instant>,
     pub(super) fit: Fit,
@@ -122,39 +96,9 @@ impl<W: Waits> RxSide<W> {
         self.setup.header_len + MAX_FRAME_BYTES
     }
 
-    /// Frames that may be taken from the port in this turn; the others wait there.
-    #[inline]
-    pub fn most_frames(&self) -> usize {
-        self.most_frames
-    }
-
-    /// Chains that are here.
-    #[inline]
-    pub fn chains(&self) -> usize {
-        self.chains.len()
-    }
-
     /// Whether no more chains can come than are here: the guest has posted its whole ring.
     pub fn has_all_chains(&self) -> bool {
         self.chains.are_all(&self.host.ring)
-    }
-
-    /// Parsed segments of chain `i`.
-    #[inline]
-    pub fn segments(&self, i: usize) -> &[Segment] {
-        self.chains.segments(i)
-    }
-
-    /// Parsed bytes of chain `i`.
-    #[inline]
-    pub fn room(&self, i: usize) -> usize {
-        self.chains.room(i)
-    }
-
-    /// The head of the last chain.
-    #[inline]
-    pub fn last_head(&self) -> Option<u16> {
-        self.chains.heads().next_back()
     }
 
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false
@@ -182,18 +126,7 @@ impl<W: Waits> RxSide<W> {
         self.host.ring.prefetch_used(self.chains.len() as u16);
     }
 
-    /// Notes what was written to the first bytes of chain `i`.
-    pub fn wrote(&self, i: usize, len: usize, memory: &GuestMemory) {
-        memory.wrote(self.chains.segments(i), 0, len);
-    }
-
-    /// Gives up chain `i` to the port: its head.
-    #[inline]
-    pub fn remove(&mut self, i: usize) -> Option<u16> {
-        self.chains.remove(i)
-    }
-
-    /// Takes a chain in again that was [given up](Self::remove), as the last one. Returns false,
+    /// Takes a chain in again that was removed, as the last one. Returns false,
     /// and has nothing of it, where it has a mistake now, or there are too many.
     pub fn put_back(&mut self, head: u16, need: usize, memory: &GuestMemory) -> bool {
         self.chains.put_back(head, need, &self.host.ring, memory, self.setup.header_len)
@@ -202,11 +135,6 @@ impl<W: Waits> RxSide<W> {
     /// Puts all chains that are here back into the ring, to be taken again.
     pub fn untake(&mut self) {
         self.host.ring.untake(self.chains.heads());
-        self.chains.clear();
-    }
-
-    /// Has nothing of the chains that are here any more.
-    pub fn forget_chains(&mut self) {
         self.chains.clear();
     }
 
@@ -291,17 +219,16 @@ impl<W: Waits> RxSide<W> {
         Ok(given)
     }
 
-    /// Copies a frame into the first chains, behind its virtio-net header, if there is room.
+    /// Copies a frame, [`HEADED`] or [`BARE`], into the first chains, if there is room.
     #[inline]
-    pub fn copy_out<F: PrivateFrame, G: Given>(
+    pub fn copy_out<const IS_HEADED: bool, G: Given>(
         &mut self,
-        frame: F,
+        bytes: &[u8],
         reason: CopyReason,
         given: &mut G,
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
-        let bytes = frame.bytes();
-        let header_len = if F::HEADED { 0 } else { self.setup.header_len };
+        let header_len = if IS_HEADED { 0 } else { self.setup.header_len };
         let len = header_len + bytes.len();
         let mut room = 0;
         let mut n = 0;
@@ -320,7 +247,7 @@ impl<W: Waits> RxSide<W> {
         if room < len {
             return Ok(Room::Never);
         }
-        if !F::HEADED {
+        if !IS_HEADED {
             let mut header = PLAIN_HEADER;
             header[NUM_BUFFERS_AT..].copy_from_slice(&(n as u16).to_le_bytes());
             // A chain that is shorter than the header has broken the ring before.
@@ -337,7 +264,7 @@ impl<W: Waits> RxSide<W> {
             cx.memory.wrote(self.chains.segments(c), 0, part);
             skip = 0;
         }
-        match F::HEADED {
+        match IS_HEADED {
             true => self.give_front(len, n, cx.memory),
             false => self.complete(len, n),
         };

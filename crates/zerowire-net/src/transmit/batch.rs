@@ -6,11 +6,11 @@
 
 use std::io;
 
-use zerowire::ledger::{CopyReason, DropReason};
+use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::memory::access;
 
 use super::INSPECT_BYTES;
-use super::outlet::{TxFrame, TxPlace, TxTally};
+use super::outlet::{Outlet, Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
 use crate::io::{Done, Full, Lists, MAX_BATCH, PortIo};
 use crate::policy::MAX_IOV;
 use crate::{MAX_FRAME_BYTES, Policy};
@@ -36,7 +36,8 @@ pub fn small_slot_bytes(policy: &Policy) -> usize {
 /// Scatter-list entries of one batch.
 const IOV_CAPACITY: usize = 4 * MAX_IOV;
 
-/// The frames of a batch, as scatter lists.
+/// The frames of a batch, as scatter lists: to one queue of a tap, or to any file of which a write
+/// takes a frame.
 #[derive(Debug)]
 pub struct SendBatch {
     policy: Policy,
@@ -62,24 +63,6 @@ impl SendBatch {
         })
     }
 
-    /// Forgets the frames of the batch before.
-    #[inline]
-    pub fn clear(&mut self) {
-        self.lists.clear();
-        self.large_used = 0;
-    }
-
-    /// Lets go of the private memory that bursts have touched; no batch is under way.
-    pub fn trim(&mut self) {
-        self.lists.private().release_pages();
-    }
-
-    /// Whether there is room for any frame.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.lists.room() >= MAX_IOV && self.large_used != FRAME_SLOTS
-    }
-
     /// Why to gather a frame; None to scatter it.
     #[inline]
     pub fn gather(&self, frame: &TxFrame<'_>) -> Option<CopyReason> {
@@ -88,7 +71,7 @@ impl SendBatch {
 
     /// Finds a place for a frame: for all of it if it is gathered, else for its head.
     #[inline]
-    pub fn place(&mut self, frame: &TxFrame<'_>, gather: Option<CopyReason>) -> TxPlace {
+    pub fn place_for(&mut self, frame: &TxFrame<'_>, gather: Option<CopyReason>) -> TxPlace {
         let at = match gather {
             Some(_) if frame.len > self.small_slot => self.large_slot(),
             _ => frame.index * self.small_slot,
@@ -98,12 +81,6 @@ impl SendBatch {
             None => head_len(frame.segments.iter().map(|s| s.len as usize), frame.len),
         };
         TxPlace { at, len, gather }
-    }
-
-    /// What is filled of a place: all of a gathered frame, at most [`HEADER_SLOT_BYTES`] else.
-    #[inline]
-    pub fn bytes(&mut self, place: &TxPlace) -> &mut [u8] {
-        &mut self.lists.private()[place.range()]
     }
 
     /// Where a large slot begins; a turn ends before there is none left.
@@ -137,7 +114,7 @@ impl SendBatch {
     /// # Errors
     /// Its list does not fit.
     #[inline]
-    pub fn push(
+    pub fn queue(
         &mut self,
         io: &mut PortIo,
         frame: &TxFrame<'_>,
@@ -192,6 +169,67 @@ impl SendBatch {
             skip = 0;
         }
         Ok(())
+    }
+}
+
+impl Outlet for SendBatch {
+    type Port = PortIo;
+
+    #[inline]
+    fn begin(&mut self, io: &mut PortIo, work: bool, _counters: &Counters) -> TxState {
+        if work {
+            self.lists.clear();
+            self.large_used = 0;
+            io.clear();
+        }
+        TxState::Ready
+    }
+
+    #[inline]
+    fn has_room(&self, _io: &mut PortIo) -> bool {
+        self.lists.room() >= MAX_IOV && self.large_used != FRAME_SLOTS
+    }
+
+    #[inline]
+    fn place(&mut self, _io: &PortIo, frame: &TxFrame<'_>) -> TxPlace {
+        let gather = self.gather(frame);
+        self.place_for(frame, gather)
+    }
+
+    /// All of a gathered frame, at most [`HEADER_SLOT_BYTES`] else.
+    #[inline]
+    fn bytes(&mut self, place: &TxPlace) -> &mut [u8] {
+        &mut self.lists.private()[place.range()]
+    }
+
+    #[inline]
+    fn push(&mut self, io: &mut PortIo, frame: &TxFrame<'_>, place: TxPlace) -> Result<Pushed, DropReason> {
+        self.queue(io, frame, &place, false).map(Pushed::Queued)
+    }
+
+    #[inline]
+    fn flush(&mut self, io: &mut PortIo, batch: &mut [TxSlot], counters: &Counters) -> usize {
+        let (done, calls) = self.run(io);
+        let mut lost = false;
+        for d in done.iter().filter(|d| d.result < 0) {
+            if let Some(slot) = batch.get_mut(usize::from(d.slot)) {
+                slot.refuse();
+                counters.dropped(DropReason::PortRefused);
+                if d.result == -libc::EBADFD {
+                    lost = true;
+                }
+            }
+        }
+        counters.system_calls.add(calls);
+        if lost {
+            io.set_lost();
+        }
+        // What a tap has no room for is lost.
+        0
+    }
+
+    fn trim(&mut self) {
+        self.lists.private().release_pages();
     }
 }
 

@@ -69,7 +69,7 @@ impl PacketInlet {
     ) -> Result<(), RingError> {
         let link = &mut port.link;
         cx.counters.dropped_many(DropReason::NoRoom, link.take_missed());
-        let left = side.most_frames().saturating_sub(turn.turn.chains).max(1);
+        let left = side.most_frames.saturating_sub(turn.turn.chains).max(1);
         let (mut frames, most) = (0, TAGGED_BATCH.min(left));
         for _ in 0..most {
             if side.is_waiting() {
@@ -127,13 +127,8 @@ impl Inlet for PacketInlet {
     // Nobody can ask the kernel to leave any out.
     const ANY_OFFLOAD: bool = true;
 
-    fn start(
-        &mut self,
-        side: &CopySide,
-        port: &mut PacketQueue,
-        _memory: &GuestMemory,
-    ) -> Result<(), String> {
-        self.batch.start();
+    fn start(&mut self, side: &CopySide, port: &mut PacketQueue, memory: &GuestMemory) -> Result<(), String> {
+        self.batch.start(side, &mut port.io, memory)?;
         (self.settled, self.retried) = (false, false);
         port.link.set_header_bytes(side.setup.header_len).map_err(|e| e.to_string())
     }
@@ -171,10 +166,10 @@ impl Inlet for PacketInlet {
         &mut self,
         frame: &HeldFrame,
         side: &mut CopySide,
-        _port: &mut PacketQueue,
+        port: &mut PacketQueue,
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
-        self.batch.give(frame, side, cx)
+        self.batch.give(frame, side, &mut port.io, cx)
     }
 
     /// What is left to be done: tagged frames, and an interface that went.

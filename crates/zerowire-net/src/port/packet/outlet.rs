@@ -127,16 +127,15 @@ impl Outlet for PacketOutlet {
     }
 
     #[inline]
-    fn begin(&mut self, port: &mut PacketQueue, work: bool, _counters: &Counters) -> TxState {
+    fn begin(&mut self, port: &mut PacketQueue, work: bool, counters: &Counters) -> TxState {
         self.segment_bytes = port.link.segment_bytes();
         port.outbound.open(&mut port.link);
         if !work {
             return TxState::Ready;
         }
-        self.batch.clear();
+        self.batch.begin(&mut port.io, work, counters);
         self.by_ring.clear();
         self.by_socket = 0;
-        port.io.clear();
         if self.room < PRESSED_BYTES {
             self.room = port.io.send_room().unwrap_or(usize::MAX);
             self.pressed = self.room < PRESSED_BYTES;
@@ -152,7 +151,7 @@ impl Outlet for PacketOutlet {
             // The next one may be as long as any.
             false => self.room < MAX_COST,
         };
-        !may_be_full && self.batch.has_room()
+        !may_be_full && self.batch.has_room(&mut port.io)
     }
 
     #[inline]
@@ -164,7 +163,7 @@ impl Outlet for PacketOutlet {
     #[inline]
     fn place(&mut self, port: &PacketQueue, frame: &TxFrame<'_>) -> TxPlace {
         let gather = if port.outbound.ring.is_some() { None } else { self.batch.gather(frame) };
-        self.batch.place(frame, gather)
+        self.batch.place_for(frame, gather)
     }
 
     #[inline]
@@ -191,7 +190,7 @@ impl Outlet for PacketOutlet {
                 ByRing::Never => self.batch.gather_rest(frame, &mut place),
             }
         }
-        let tally = self.batch.push(&mut port.io, frame, &place, self.pressed)?;
+        let tally = self.batch.queue(&mut port.io, frame, &place, self.pressed)?;
         self.by_socket += 1;
         self.room = self.room.saturating_sub(cost(frame.len));
         Ok(Pushed::Queued(tally))

@@ -12,7 +12,7 @@ use super::PacketInlet;
 use super::inlet::LOOKS;
 use crate::io::{MAX_BATCH, PortIo};
 use crate::port::packet::{Arrived, Slots};
-use crate::receive::{CopySide, Done, LONG_BATCH, ReceiveContext, Received, Room, RxPort};
+use crate::receive::{CopySide, Done, Inlet, LONG_BATCH, ReceiveContext, Received, Room, RxPort};
 
 /// How far a turn got.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,8 +68,7 @@ impl PacketInlet {
         io: &mut PortIo,
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
-        while progress.frames < MAX_BATCH.min(side.most_frames()) && !side.is_waiting() && !progress.port_gone
-        {
+        while progress.frames < MAX_BATCH.min(side.most_frames) && !side.is_waiting() && !progress.port_gone {
             match slots.arrived(0) {
                 None => {
                     progress.empty = true;
@@ -83,7 +82,7 @@ impl PacketInlet {
                     progress.frames += 1;
                 }
                 Some(Arrived::Queued(len)) => {
-                    let left = side.most_frames() - progress.frames;
+                    let left = side.most_frames - progress.frames;
                     let Some(done) = self.read_queued(slots, (len, left), side, io, cx)? else {
                         progress.starved = true;
                         break;

@@ -6,16 +6,20 @@ mod control;
 mod error;
 mod interface;
 mod kept;
-mod queue;
 mod spec;
 mod system_calls;
 
 use control::TapPort;
 pub use error::TapError;
 pub use interface::{Tap, TapFacts, TapSettings};
-pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;
+
+/// Sends to one queue of a tap.
+pub type TapOutlet = crate::transmit::SendBatch;
+
+/// Receives from one queue of a tap.
+pub type TapInlet = crate::receive::ReadBatch;
 
 /// Copies on the way of frames that no process makes.
 pub const KERNEL_COPIES: &str =

@@ -95,9 +95,9 @@ impl XdpInlet {
     pub(super) fn reason(&self, side: &SlabSide, link: &Link, geometry: Geometry) -> CopyReason {
         if self.copy {
             CopyReason::Asked
-        } else if !side.segments(0).iter().all(|s| link.registered.address(s).is_some()) {
+        } else if !side.chains.segments(0).iter().all(|s| link.registered.address(s).is_some()) {
             CopyReason::NotPinned
-        } else if side.room(0) < side.setup.header_len + geometry.frame_bytes() as usize {
+        } else if side.chains.room(0) < side.setup.header_len + geometry.frame_bytes() as usize {
             CopyReason::SmallBuffer
         } else if geometry.zero_copy() {
             CopyReason::UnsafeBuffer

@@ -23,7 +23,7 @@ impl KeptChains {
     /// The last chain of the guest's side was taken, and is kept.
     #[inline]
     pub(super) fn add(&mut self, side: &SlabSide) {
-        let head = side.last_head().unwrap_or(0);
+        let head = side.chains.heads().next_back().unwrap_or(0);
         self.numbers.push_back(self.order.take(head));
     }
 }

@@ -21,7 +21,7 @@ use super::geometry::{CHUNK_BYTES, Geometry};
 use super::link::Link;
 use super::posted::{Buffer, Posted};
 use super::slab::RECEIVE_PLACES;
-use crate::receive::{Bare, Inlet, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
+use crate::receive::{BARE, Inlet, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
 use crate::{PathMode, Policy};
 pub use kept::KeptChains;
 
@@ -122,7 +122,7 @@ impl XdpInlet {
         }
         self.posted_chains = 0;
         self.drop_waiting(side, |_| true, counters);
-        side.forget_chains();
+        side.chains.clear();
         self.kept.numbers.clear();
         self.kept.order.end()
     }
@@ -134,7 +134,7 @@ impl XdpInlet {
         let (header_len, counters) = (side.setup.header_len, cx.counters);
         let mut sums = Sums::default();
         let mut taken = 0;
-        while taken < BATCH.min(side.most_frames())
+        while taken < BATCH.min(side.most_frames)
             && let Some(piece) = link.pop()
         {
             taken += 1;
@@ -201,7 +201,7 @@ impl XdpInlet {
         let first = link.first_places.min(places);
         side.host.ring.refresh()?;
         while self.kept.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
-            let i = side.chains();
+            let i = side.chains.len();
             if !side.ensure(i, need, cx.memory)? {
                 break;
             }
@@ -212,12 +212,13 @@ impl XdpInlet {
             // on.
             let next = i.checked_sub(self.reserve).filter(|i| *i >= first);
             let direct = next.filter(|_| !self.copy && !side.is_waiting());
-            match direct.and_then(|i| place_of(side, link, geometry, side.segments(i)).map(|d| (i, d))) {
+            match direct.and_then(|i| place_of(side, link, geometry, side.chains.segments(i)).map(|d| (i, d)))
+            {
                 Some((i, (chunk, at))) => {
                     // Nearly always the oldest.
                     let numbers = &mut self.kept.numbers;
                     let taken = if i == 0 { numbers.pop_front() } else { numbers.remove(i) };
-                    let (Some(head), Some(taken)) = (side.remove(i), taken) else {
+                    let (Some(head), Some(taken)) = (side.chains.remove(i), taken) else {
                         break;
                     };
                     // There was room in the ring.
@@ -229,7 +230,7 @@ impl XdpInlet {
                 None => {}
             }
         }
-        if side.chains() > self.reserve {
+        if side.chains.len() > self.reserve {
             self.post_places(side, link);
         }
         Ok(())
@@ -238,7 +239,7 @@ impl XdpInlet {
     /// Posts as many places of the slab as there are chains that wait for frames from there.
     fn post_places(&mut self, side: &SlabSide, link: &mut Link) {
         let busy = self.posted.len() - self.posted_chains + side.waiting();
-        let wanted = side.chains().saturating_sub(self.reserve).saturating_sub(busy);
+        let wanted = side.chains.len().saturating_sub(self.reserve).saturating_sub(busy);
         for _ in 0..wanted {
             if !self.posted.has_room() || link.fill_room() == 0 {
                 return;
@@ -309,7 +310,7 @@ impl Inlet for XdpInlet {
         let port = if link.release() { RxPort::Empty } else { RxPort::More };
         // As soon as half of the ring is with the kernel, the driver need not be asked for more.
         // But a frame that waits for buffers goes to the guest as soon as they are there.
-        let short = self.posted_chains + side.chains() < usize::from(side.host.ring.size() / 2).max(1)
+        let short = self.posted_chains + side.chains.len() < usize::from(side.host.ring.size() / 2).max(1)
             || side.is_waiting();
         Ok(Some(Received { frames, port, short, broken: posted.err() }))
     }
@@ -326,8 +327,8 @@ impl Inlet for XdpInlet {
         let Some(geometry) = link.registered.geometry() else { return Ok(Room::Short) };
         let reason = self.reason(side, link, geometry);
         let Some((slab, _)) = link.memory() else { return Ok(Room::Short) };
-        let bytes = Bare(slab.received(frame.place, frame.offset, frame.len));
-        let room = side.copy_out(bytes, reason, &mut self.kept, cx)?;
+        let bytes = slab.received(frame.place, frame.offset, frame.len);
+        let room = side.copy_out::<BARE, _>(bytes, reason, &mut self.kept, cx)?;
         if room != Room::Short {
             self.places.push(frame.place);
         }
@@ -341,7 +342,7 @@ impl Inlet for XdpInlet {
 
     /// Chains that are kept are there for this; else what the driver has posted since.
     fn make_room(&mut self, side: &mut SlabSide, len: usize, memory: &GuestMemory) -> Result<(), RingError> {
-        if side.chains() == 0 && self.kept.order.has_room() && side.ensure(0, len, memory)? {
+        if side.chains.is_empty() && self.kept.order.has_room() && side.ensure(0, len, memory)? {
             self.kept.add(side);
         }
         Ok(())
