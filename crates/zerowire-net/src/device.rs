@@ -102,7 +102,7 @@ impl<'a> NetDevice<'a> {
     }
 
     fn start_worker(&mut self, pair: usize) -> io::Result<()> {
-        let detour = match (&self.vm.metadata(), pair) {
+        let detour = match (&self.vm.metadata.get(), pair) {
             (None, _) => None,
             (Some((tree, tokens)), 0) => {
                 let service = Service::new(tree.clone(), *tokens).map_err(io::Error::other)?;
@@ -118,10 +118,10 @@ impl<'a> NetDevice<'a> {
             memory: self.memory.clone(),
             shared: self.vm.shared.clone(),
             detour,
-            guard: self.vm.guard(),
+            guard: self.vm.guard.get(),
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
-            capture: self.vm.capture(),
+            capture: self.vm.capture.get(),
         })?;
         self.workers[pair] = Some(worker);
         Ok(())
@@ -209,7 +209,7 @@ impl Device for NetDevice<'_> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
-        let guard = self.vm.guard();
+        let guard = self.vm.guard.get();
         let guard = guard.as_deref();
         let frame = rarp(mac, guard.and_then(FrameGuard::vlan));
         // A front end names its guest alone. Where it doesn't, the guest is served all the same.
@@ -309,17 +309,17 @@ impl Device for NetDevice<'_> {
     }
 
     fn attend(&mut self) {
-        if let Some(tree) = self.vm.new_tree()
+        if let Some(Some((tree, _))) = self.vm.metadata.take_new()
             && let Some(Some(w)) = self.workers.first()
         {
             w.rings.send(WorkerCommand::Metadata(MetadataCommand::Tree(tree)));
         }
-        if let Some(guard) = self.vm.new_guard() {
+        if let Some(guard) = self.vm.guard.take_new() {
             for w in self.workers.iter().flatten() {
                 w.rings.send(WorkerCommand::Guard(guard.clone()));
             }
         }
-        if let Some(capture) = self.vm.new_capture() {
+        if let Some(capture) = self.vm.capture.take_new() {
             for w in self.workers.iter().flatten() {
                 w.rings.send(WorkerCommand::Capture(capture.as_ref().map(WorkerCapture::new)));
             }

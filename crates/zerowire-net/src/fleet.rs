@@ -8,7 +8,7 @@ use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet, V
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
-use crate::reload::{reload, try_open};
+use crate::reload::{check_metadata, try_open};
 use crate::server::{ChangeError, Server, VmInfo};
 use crate::stats::{ServerStats, VmStats};
 use crate::vm::{ServerError, VmConfig};
@@ -49,7 +49,8 @@ impl dyn Fleet + '_ {
     /// Nothing has changed then. What fails later, such as a port that another program holds, is
     /// one of [`Reloaded::errors`]; a VM that was there has its old settings again then.
     pub fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
-        reload(self, before, wanted)
+        wanted.iter().try_for_each(check_metadata)?;
+        serve::reload(self, before, wanted)
     }
 
     /// Gives a VM that runs as `before` other settings. If more than its metadata, limits and guard

@@ -1,6 +1,6 @@
 //! VMs that run get other settings: those of a configuration file that was read again, or one VM.
 
-use zerowire_vhost::serve::{self, Endpoint, Listener, Reloaded, Reloads, StartError, normal};
+use zerowire_vhost::serve::{Endpoint, Listener, Reloads, StartError, normal};
 
 use crate::fleet::{Fleet, NetChange};
 use crate::port::{PortError, PortSpec};
@@ -34,18 +34,8 @@ impl Reloads for dyn Fleet + '_ {
     }
 }
 
-/// Makes the VMs of a file those of `wanted` (`Fleet::reload`).
-pub(crate) fn reload(
-    fleet: &dyn Fleet,
-    before: &[String],
-    wanted: Vec<VmConfig>,
-) -> Result<Reloaded, ServerError> {
-    wanted.iter().try_for_each(check_metadata)?;
-    serve::reload(fleet, before, wanted)
-}
-
 /// Checks that the metadata of a VM can be read.
-fn check_metadata(config: &VmConfig) -> Result<(), ServerError> {
+pub(crate) fn check_metadata(config: &VmConfig) -> Result<(), ServerError> {
     let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
     config.metadata.as_ref().map_or(Ok(()), |source| source.load().map(drop).map_err(failed))
 }

@@ -61,7 +61,7 @@ impl ServerParts {
         self.roster.opened(&name, opened.and_then(start), |config, vm| {
             let now = self.capture();
             if now.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr) {
-                vm.set_capture(vm::interface(now.as_deref(), &name, &config.port));
+                vm.capture.set(vm::interface(now.as_deref(), &name, &config.port), &vm.control);
             }
         })
     }
@@ -200,7 +200,8 @@ impl Server {
             if config.metadata.as_ref().is_none_or(|m| m.tokens != source.tokens) {
                 return Err(ServerError::Settled(name.to_owned()));
             }
-            served.vm.set_metadata(source.clone(), tree);
+            tracing::info!("{name}: metadata read again from {}", source.file.display());
+            served.vm.metadata.set(Some((tree, source.tokens)), &served.vm.control);
             config.metadata = Some(source);
             Ok(())
         })??;
@@ -218,7 +219,7 @@ impl Server {
         self.parts.roster.with_running(|vms| {
             for (config, served) in vms {
                 let interface = vm::interface(capture.as_deref(), &config.name, &config.port);
-                served.vm.set_capture(interface);
+                served.vm.capture.set(interface, &served.vm.control);
             }
             let mut now = self.parts.capture.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *now, capture)
@@ -245,7 +246,7 @@ impl Server {
         self.parts.roster.change(name, |config, served| {
             // Each change lets a storm begin anew.
             if config.guard != guard {
-                served.vm.set_guard(guard.clone());
+                served.vm.guard.set(guard.clone().map(Arc::new), &served.vm.control);
                 config.guard = guard;
             }
         })

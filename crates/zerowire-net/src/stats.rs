@@ -186,7 +186,7 @@ impl VmStats {
                 interface: interface.interface(),
                 link: shared.link.as_ref().map(|l| l.stats()),
                 kernel_copies: interface.kernel_copies(),
-                capture: vm.capture().as_ref().map(CaptureInterface::stats),
+                capture: vm.capture.get().as_ref().map(CaptureInterface::stats),
             },
             transmit: sum(|p| (&p.transmit, &p.kicks[1]), &shared.limiters.transmit),
             receive: sum(|p| (&p.receive, &p.kicks[0]), &shared.limiters.receive),

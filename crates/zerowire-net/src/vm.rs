@@ -256,74 +256,44 @@ pub(super) struct VmContext {
     pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
-    guard: Mutex<Option<Arc<FrameGuard>>>,
-    new_guard: AtomicBool,
+    /// What the guest may send.
+    pub guard: Setting<Option<Arc<FrameGuard>>>,
     pub postcopy: bool,
     sessions: Option<Arc<dyn SessionWatch>>,
-    metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
-    new_tree: AtomicBool,
+    /// The metadata to serve.
+    pub metadata: Setting<Option<(Arc<MetadataTree>, TokenPolicy)>>,
     watch: Option<Arc<dyn FrontEndWatch>>,
     departure: Departure<VmConfig, VmContext>,
     /// Where frames go as well.
-    capture: Mutex<Option<CaptureInterface>>,
-    new_capture: AtomicBool,
+    pub capture: Setting<Option<CaptureInterface>>,
 }
 
-impl VmContext {
-    /// The metadata to serve.
-    pub(super) fn metadata(&self) -> Option<(Arc<MetadataTree>, TokenPolicy)> {
-        let metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
-        metadata.as_ref().map(|(source, tree)| (tree.clone(), source.tokens))
+/// What changes while a VM runs: its control thread passes it to the workers.
+pub(super) struct Setting<T> {
+    now: Mutex<T>,
+    is_new: AtomicBool,
+}
+
+impl<T: Clone> Setting<T> {
+    fn new(now: T) -> Self {
+        Self { now: Mutex::new(now), is_new: AtomicBool::new(false) }
     }
 
-    /// The metadata if they are new since the last call.
-    pub(super) fn new_tree(&self) -> Option<Arc<MetadataTree>> {
-        if !self.new_tree.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        self.metadata().map(|(tree, _)| tree)
+    /// What it is now.
+    pub fn get(&self) -> T {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the guest may send.
-    pub(super) fn guard(&self) -> Option<Arc<FrameGuard>> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What it is now, if that is new since the last call.
+    pub fn take_new(&self) -> Option<T> {
+        self.is_new.swap(false, Ordering::AcqRel).then(|| self.get())
     }
 
-    /// What the guest may send, if that is new since the last call.
-    pub(super) fn new_guard(&self) -> Option<Option<Arc<FrameGuard>>> {
-        self.new_guard.swap(false, Ordering::AcqRel).then(|| self.guard())
-    }
-
-    /// The guest may send something else from now on.
-    pub(super) fn set_guard(&self, guard: Option<FrameGuard>) {
-        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = guard.map(Arc::new);
-        self.new_guard.store(true, Ordering::Release);
-        self.control.wake();
-    }
-
-    /// Where frames go as well.
-    pub(super) fn capture(&self) -> Option<CaptureInterface> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Where frames go as well, if that is new since the last call.
-    pub(super) fn new_capture(&self) -> Option<Option<CaptureInterface>> {
-        self.new_capture.swap(false, Ordering::AcqRel).then(|| self.capture())
-    }
-
-    /// Has frames go elsewhere as well, or nowhere else.
-    pub(super) fn set_capture(&self, capture: Option<CaptureInterface>) {
-        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
-        self.new_capture.store(true, Ordering::Release);
-        self.control.wake();
-    }
-
-    /// Replaces the metadata of a VM that has some.
-    pub(super) fn set_metadata(&self, source: MetadataSource, tree: Arc<MetadataTree>) {
-        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
-        *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((source, tree));
-        self.new_tree.store(true, Ordering::Release);
-        self.control.wake();
+    /// From now on it is something else, as the control thread is told.
+    pub fn set(&self, value: T, control: &Control) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = value;
+        self.is_new.store(true, Ordering::Release);
+        control.wake();
     }
 }
 
@@ -381,7 +351,6 @@ pub(super) fn start(
     let VmConfig { name, endpoint, port, metadata, mac, guard, limits, postcopy, .. } = config;
     let vm = name.clone();
     let followed = port.followed();
-    let metadata = metadata.zip(tree);
     let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
     let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()), limits);
     let link = match (followed, &shared.link) {
@@ -407,16 +376,13 @@ pub(super) fn start(
         port: opened,
         shared,
         mac,
-        guard: Mutex::new(guard.map(Arc::new)),
-        new_guard: AtomicBool::new(false),
+        guard: Setting::new(guard.map(Arc::new)),
         postcopy,
         sessions,
-        metadata: Mutex::new(metadata),
-        new_tree: AtomicBool::new(false),
+        metadata: Setting::new(tree.zip(metadata.map(|source| source.tokens))),
         departure,
         watch,
-        capture: Mutex::new(capture),
-        new_capture: AtomicBool::new(false),
+        capture: Setting::new(capture),
     });
     if drains {
         // Before there is a thread that could let another front end in.
