@@ -59,10 +59,11 @@ impl Line {
         Self { taken: VecDeque::with_capacity(usize::from(size).min(ROOM)), ..Self::default() }
     }
 
-    /// Chains that are out: no sound driver has more with the device than its ring has entries.
+    /// Whether another chain may be taken from a ring of `size` entries. A driver that breaks the
+    /// rules can't have more of them wait than that.
     #[inline]
-    pub fn len(&self) -> usize {
-        self.taken.len()
+    pub fn has_room(&self, size: u16) -> bool {
+        self.taken.len() < usize::from(size)
     }
 
     /// Nobody waits for anything.

@@ -157,7 +157,7 @@ impl<O: Outlet> Transmit<O> {
     pub fn begin(&mut self, port: &mut O::Port) -> Result<(), String> {
         self.hint = 0;
         self.errors.forget();
-        self.returns.clear();
+        self.returns.line.clear();
         self.abandoned = false;
         self.outlet.start(port, self.header_len)
     }
@@ -190,7 +190,7 @@ impl<O: Outlet> Transmit<O> {
             self.outlet.end(port, counters);
             self.outlet.returned(port, !self.host.ring.is_tracked(), |_| {});
             self.outlet.passed(port, 0, None);
-            self.returns.clear();
+            self.returns.line.clear();
             self.abandoned = true;
         }
     }
@@ -206,12 +206,12 @@ impl<O: Outlet> Transmit<O> {
         self.end_long(port, counters);
         let mut back = self.give_back(port);
         let mut chains = 0;
-        self.returns.begin_turn();
+        self.returns.now = None;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the
         // thread.
         let size = self.host.ring.size();
         while chains < usize::from(size)
-            && self.returns.has_room(size)
+            && self.returns.line.has_room(size)
             && let Some(head) = self.host.ring.take()?
         {
             self.returns.done(&mut self.host.ring, head);
@@ -245,7 +245,7 @@ impl<O: Outlet> Transmit<O> {
             back += 1;
         });
         let passed = returns.give(ring, || late(waits));
-        outlet.passed(port, passed, returns.due().filter(|_| !waits));
+        outlet.passed(port, passed, returns.line.due().filter(|_| !waits));
         back
     }
 
@@ -266,7 +266,7 @@ impl<O: Outlet> Transmit<O> {
             return Ok(Turn::default());
         }
         if O::LENDS {
-            self.returns.begin_turn();
+            self.returns.now = None;
         }
         if !O::OFFLOADS {
             chains += self.go_on(port, cx.counters);
@@ -310,7 +310,7 @@ impl<O: Outlet> Transmit<O> {
     fn has_room(&self, port: &mut O::Port) -> bool {
         self.outlet.has_room(port)
             && !self.is_cutting()
-            && (!O::LENDS || self.returns.has_room(self.host.ring.size()))
+            && (!O::LENDS || self.returns.line.has_room(self.host.ring.size()))
     }
 
     /// Takes one chain and queues its frame. On an error the chain is not given back: its ring
@@ -388,7 +388,7 @@ impl<O: Outlet> Transmit<O> {
             header_len,
             segments: &self.segments,
             inspected: cx.inspects(),
-            may_lend: O::LENDS && !self.returns.is_broken(),
+            may_lend: O::LENDS && !self.returns.line.is_broken(),
             summed: false,
         };
         let place = self.outlet.place(port, &frame);

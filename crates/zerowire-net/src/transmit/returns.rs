@@ -11,40 +11,15 @@ use super::line::{Late, Line};
 #[derive(Debug)]
 pub(super) struct Returns {
     /// Those that are not marked in an in-flight region.
-    line: Line,
-    /// The time in this turn, if anybody asked.
-    now: Option<Instant>,
+    pub line: Line,
+    /// The time in this turn, if anybody asked; None when a turn begins.
+    pub now: Option<Instant>,
 }
 
 impl Returns {
     /// None are out of a ring of `size` entries.
     pub fn new(size: u16) -> Self {
         Self { line: Line::new(size), now: None }
-    }
-
-    /// A turn begins.
-    #[inline]
-    pub fn begin_turn(&mut self) {
-        self.now = None;
-    }
-
-    /// Whether another chain may be taken from a ring of `size` entries. A driver that breaks the
-    /// rules can't have more of them wait than that.
-    #[inline]
-    pub fn has_room(&self, size: u16) -> bool {
-        self.line.len() < usize::from(size)
-    }
-
-    /// Whether chains that are out have been passed by others.
-    #[inline]
-    pub fn is_broken(&self) -> bool {
-        self.line.is_broken()
-    }
-
-    /// When chains that wait now may pass.
-    #[inline]
-    pub fn due(&self) -> Option<Instant> {
-        self.line.due()
     }
 
     /// A chain that was taken is lent.
@@ -79,10 +54,5 @@ impl Returns {
     #[inline]
     pub fn give(&mut self, ring: &mut SplitRing, late: impl FnOnce() -> Late) -> u64 {
         self.line.give(late, |head| ring.push_used(head, 0))
-    }
-
-    /// Forgets all: nobody reads the ring any more.
-    pub fn clear(&mut self) {
-        self.line.clear();
     }
 }

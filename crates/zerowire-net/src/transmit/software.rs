@@ -120,7 +120,7 @@ impl<O: Outlet> Transmit<O> {
             header_len,
             segments: &self.segments,
             inspected: true,
-            may_lend: !self.returns.is_broken(),
+            may_lend: !self.returns.line.is_broken(),
             summed: true,
         };
         if let Some(capture) = &mut self.capture {
@@ -184,7 +184,7 @@ impl<O: Outlet> Transmit<O> {
         while long.next < frames {
             let mut part = TxPart {
                 chain_header: if long.next == 0 { self.header_len } else { 0 },
-                may_lend: !self.returns.is_broken(),
+                may_lend: !self.returns.line.is_broken(),
                 long: &mut long,
                 segments: &self.segments,
             };

@@ -36,10 +36,10 @@ pub(super) struct FrameRing {
     /// What the ring counts itself, and how many of its system calls have been reported.
     own: Arc<Counters>,
     told: u64,
-    /// The number of the next frame.
-    next: u64,
-    /// True: the interface is gone. Another ring opens when it is back.
-    gone: bool,
+    /// The number of the frame that is pushed next.
+    pub next: u64,
+    /// True: the interface is gone, and the ring of no more use. Another one opens when it is back.
+    pub gone: bool,
 }
 
 impl FrameRing {
@@ -92,16 +92,6 @@ impl FrameRing {
     /// Whether frames are in it that the kernel did not take yet.
     pub fn is_waiting(&self) -> bool {
         self.ring.waiting() > 0
-    }
-
-    /// Whether the interface is gone, and the ring of no more use.
-    pub fn is_gone(&self) -> bool {
-        self.gone
-    }
-
-    /// The number of the frame that is pushed next.
-    pub fn next(&self) -> u64 {
-        self.next
     }
 
     /// Copies a frame into the ring, its first bytes from `start`, which was checked. Returns

@@ -124,7 +124,7 @@ impl Outbound {
     /// Lets go of a ring whose interface is gone.
     #[inline]
     pub(super) fn leave(&mut self) {
-        self.ring.take_if(|r| r.is_gone());
+        self.ring.take_if(|r| r.gone);
     }
 
     /// Hands over what the kernel takes, and lets go of the ring; the rest is lost and counted.

@@ -102,7 +102,7 @@ impl PacketOutlet {
     #[inline(never)]
     fn flush_ring(&self, port: &mut PacketQueue, batch: &mut [TxSlot], counters: &Counters) -> bool {
         let Some(ring) = &mut port.outbound.ring else { return true };
-        let first = ring.next() - self.by_ring.len() as u64;
+        let first = ring.next - self.by_ring.len() as u64;
         let there = ring.hand_over(counters, |lost| {
             for number in lost.start.max(first)..lost.end {
                 let index = self.by_ring.get((number - first) as usize);

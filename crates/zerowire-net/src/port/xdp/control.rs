@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use zerowire_sys::netdevice;
-use zerowire_sys::xdp::Mode;
 use zerowire_vhost::memory::GuestMemory;
 
 use super::geometry::MAX_MTU;
 use super::{
-    KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpInlet, XdpMatch, XdpMode, XdpOutlet,
-    XdpQueues, XdpSpec,
+    KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpInlet, XdpOutlet, XdpQueues, XdpSpec,
 };
 use crate::Policy;
 use crate::features::Offloads;
@@ -41,7 +39,7 @@ impl XdpPort {
     /// On queues that this process opens.
     pub(super) fn open(spec: &XdpSpec) -> Result<OpenPort, PortError> {
         let queues = Arc::new(XdpQueues::open(spec)?);
-        let zero_copy = queues.has_zero_copy();
+        let zero_copy = queues.has_zero_copy;
         let access = XdpAccess::new(queues).map_err(|e| PortError::Other {
             port: PortSpec::Xdp(spec.clone()).to_string(),
             problem: format!("no socket to ask by: {e}"),
@@ -162,21 +160,14 @@ impl Port for XdpPort {
             interface: self.spec.interface.clone(),
             queue: self.spec.queue + setup.pair as u32,
             pair: setup.pair,
-            mode: match self.spec.mode {
-                XdpMode::Auto => Mode::Auto,
-                XdpMode::Copy => Mode::Copy,
-                XdpMode::ZeroCopy => Mode::ZeroCopy,
-            },
+            mode: self.spec.mode,
             mtu: self.mtu(),
             registrar: self.registrar.clone(),
             access: self.access.clone(),
             served: self.served.clone(),
             promiscuous: self.spec.promiscuous,
             out_of_order: setup.shared.out_of_order.clone(),
-            address: match self.spec.filter {
-                XdpMatch::All => None,
-                XdpMatch::Mac(address) => Some(address),
-            },
+            address: self.spec.filter.address(),
         };
         let reserve = if setup.detour.is_some() { METADATA_CHAINS } else { 0 };
         let policy = self.policy;

@@ -32,8 +32,10 @@ const ZERO_COPY_STEP_BYTES: u32 = 128;
 /// The arithmetic for one UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    frame_bytes: u32,
-    zero_copy: bool,
+    /// The longest frame, F, bytes.
+    pub(super) frame_bytes: u32,
+    /// Whether it is made for zero-copy mode.
+    pub(super) zero_copy: bool,
 }
 
 impl Geometry {
@@ -53,17 +55,6 @@ impl Geometry {
     /// For one mode or the other.
     pub fn new(mtu: usize, zero_copy: bool) -> Self {
         if zero_copy { Self::for_zero_copy(mtu) } else { Self::for_mtu(mtu) }
-    }
-
-    /// Whether it is made for zero-copy mode.
-    pub fn zero_copy(&self) -> bool {
-        self.zero_copy
-    }
-
-    /// The longest frame, F, bytes.
-    #[inline]
-    pub fn frame_bytes(&self) -> u32 {
-        self.frame_bytes
     }
 
     /// What the UMEM is registered with, h, bytes.

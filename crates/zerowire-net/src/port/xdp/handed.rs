@@ -153,8 +153,8 @@ impl XdpAccess {
     /// # Errors
     /// No descriptor is left.
     pub fn new(queues: Arc<XdpQueues>) -> io::Result<Self> {
-        let control = queues.control().try_clone_to_owned()?;
-        Ok(Self::of(&queues.spec().clone(), control, XdpHolder::Own(queues)))
+        let control = queues.control.try_clone()?;
+        Ok(Self::of(&queues.spec.clone(), control, XdpHolder::Own(queues)))
     }
 
     /// To those of another process, which gives this socket to ask by.
@@ -304,14 +304,8 @@ impl SocketMaker for XdpAccess {
 #[derive(Debug)]
 pub(super) struct Pinned {
     access: XdpAccess,
-    bytes: u64,
-}
-
-impl Pinned {
     /// Bytes that may be pinned.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
+    pub(super) bytes: u64,
 }
 
 impl Drop for Pinned {

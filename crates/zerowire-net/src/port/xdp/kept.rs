@@ -22,8 +22,8 @@ struct QueueFacts {
 
 impl KeptPort for XdpQueues {
     fn hand(&self) -> Result<PortText, String> {
-        let facts = QueueFacts { has_zero_copy: self.has_zero_copy(), pin_bytes: self.pin_bytes() };
-        let control = self.control().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let facts = QueueFacts { has_zero_copy: self.has_zero_copy, pin_bytes: self.pin_bytes() };
+        let control = self.control.try_clone().map_err(|e| e.to_string())?;
         Ok((text(&facts)?, vec![control]))
     }
 
@@ -38,7 +38,7 @@ impl KeptPort for XdpQueues {
     }
 
     fn asking_pairs(&self) -> Option<usize> {
-        Some(self.spec().queues)
+        Some(self.spec.queues)
     }
 
     fn part(&self) {

@@ -45,8 +45,10 @@ pub struct Loans {
     out: usize,
     /// Loans that hold a chain whose frames are not all queued yet.
     held: usize,
-    chains: usize,
-    places: Vec<u16>,
+    /// Chains that are lent.
+    pub(super) chains: usize,
+    /// Free places of the slab.
+    pub(super) places: Vec<u16>,
 }
 
 impl Loans {
@@ -61,12 +63,6 @@ impl Loans {
             chains: 0,
             places: (0..SEND_PLACES as u16).rev().collect(),
         }
-    }
-
-    /// Chains that are lent.
-    #[inline]
-    pub fn chains(&self) -> usize {
-        self.chains
     }
 
     /// Whether nothing is under way.
@@ -95,12 +91,6 @@ impl Loans {
     #[inline]
     pub fn place(&mut self) -> Option<u16> {
         self.places.pop()
-    }
-
-    /// Free places.
-    #[inline]
-    pub fn places(&self) -> usize {
-        self.places.len()
     }
 
     /// Lends as the number that [`Self::next`] gave, in `pieces` pieces, 1 or more.

@@ -57,10 +57,11 @@ pub use outlet::XdpOutlet;
 pub use promiscuous::Promiscuous;
 pub use queues::XdpQueues;
 pub use registrar::Registrar;
-pub use spec::{XdpMatch, XdpMode, XdpPin, XdpSpec};
+pub use spec::{XdpMatch, XdpPin, XdpSpec};
 pub use system_calls::SYSTEM_CALLS;
 pub use trust::driver_has_zero_copy;
 pub use umem::VmUmem;
+pub use zerowire_sys::xdp::Mode as XdpMode;
 
 /// Copies on the way of frames that no process makes.
 pub const KERNEL_COPIES: &str = "in copy mode one each way, between the guest's memory and the kernel's buffers (net/xdp/xsk.c); none in zero-copy mode";

@@ -185,18 +185,18 @@ impl Outlet for XdpOutlet {
 
     #[inline]
     fn begin(&mut self, link: &mut Link, work: bool, counters: &Counters) -> TxState {
-        if work && (!link.is_ready() || link.outgoing.is_down()) {
+        if work && (!link.is_ready() || link.outgoing.down) {
             link.try_again();
             link.kick();
             if link.waits_for_queue() {
                 return TxState::Wait;
             }
-            if !link.is_ready() || link.outgoing.is_down() {
+            if !link.is_ready() || link.outgoing.down {
                 link.outgoing.account.settle(counters);
                 return TxState::Refuse;
             }
         }
-        self.scarce = link.outgoing.loans.places() < SEND_PLACES / 4;
+        self.scarce = link.outgoing.loans.places.len() < SEND_PLACES / 4;
         TxState::Ready
     }
 
@@ -211,7 +211,7 @@ impl Outlet for XdpOutlet {
     }
 
     fn longest_offered(&self, link: &Link) -> usize {
-        link.registered.geometry().map_or(0, |g| g.frame_bytes() as usize)
+        link.registered.geometry().map_or(0, |g| g.frame_bytes as usize)
     }
 
     /// What is inspected is read once, and sent from where it was read to.
@@ -239,7 +239,8 @@ impl Outlet for XdpOutlet {
         } else if self.holds_enough(link, frame.may_lend) {
             Some(CopyReason::Held)
         // As in `push_part`: one piece is cheaper.
-        } else if frame.summed && frame_len <= self.gather_max_bytes && link.outgoing.loans.places() > 0 {
+        } else if frame.summed && frame_len <= self.gather_max_bytes && !link.outgoing.loans.places.is_empty()
+        {
             Some(CopyReason::Cheaper)
         } else {
             self.cut(link, number, frame, &place)
@@ -291,7 +292,7 @@ impl Outlet for XdpOutlet {
             Some(CopyReason::Held)
         } else if len > self.gather_max_bytes {
             self.lend_part(part, number, link)
-        } else if link.outgoing.loans.places() > 0 {
+        } else if !link.outgoing.loans.places.is_empty() {
             // One piece: for each one behind the first the kernel takes a page and copies into that
             // (net/xdp/xsk.c, `xsk_build_skb`). That costs more than a copy of bytes that are read
             // for their sum anyway. Measured with examples/offload_cost.rs for short and for the
@@ -318,7 +319,7 @@ impl Outlet for XdpOutlet {
 
     #[inline]
     fn flush(&mut self, link: &mut Link, _batch: &mut [TxSlot], counters: &Counters) -> usize {
-        if link.outgoing.is_unsent() {
+        if link.outgoing.unsent {
             link.moved();
             link.kick();
             link.outgoing.account.settle(counters);
@@ -327,7 +328,7 @@ impl Outlet for XdpOutlet {
     }
 
     fn send_waiting(&mut self, link: &mut Link, counters: &Counters) {
-        if link.outgoing.is_unsent() {
+        if link.outgoing.unsent {
             link.kick();
         }
         link.outgoing.account.settle(counters);
@@ -335,7 +336,7 @@ impl Outlet for XdpOutlet {
 
     fn end(&mut self, link: &mut Link, counters: &Counters) {
         link.drain();
-        if link.outgoing.loans.chains() > 0 {
+        if link.outgoing.loans.chains > 0 {
             // What the kernel has not sent by now it does not send any more.
             link.close();
         }

@@ -13,7 +13,7 @@ use zerowire_vhost::memory::{PinBudget, PinClaim};
 
 use super::geometry::MAX_MTU;
 use super::handed::{XdpAnswer, XdpFacts, XdpRefusal, XdpReply, XdpVerb};
-use super::{Promiscuous, XdpMatch, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
+use super::{Promiscuous, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
 use crate::port::packet::PacketError;
 use crate::port::{LinkWatch, PortError, PortSpec, send_through};
 use crate::vm::may_pin_all;
@@ -33,9 +33,12 @@ const ON_THEIR_WAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Queues of an interface. The sockets that are opened here belong to who asks for them.
 #[derive(Debug)]
 pub struct XdpQueues {
-    spec: XdpSpec,
-    has_zero_copy: bool,
-    control: OwnedFd,
+    /// What was asked for.
+    pub(super) spec: XdpSpec,
+    /// Whether the driver of the interface has a zero-copy mode.
+    pub(super) has_zero_copy: bool,
+    /// To ask by what the interface is called, and the like. It gets no message.
+    pub(super) control: OwnedFd,
     /// The program on the interface that has the name; another one when that is deleted and comes
     /// back.
     attached: Mutex<Arc<Steering>>,
@@ -100,21 +103,6 @@ impl XdpQueues {
         let pairs = (0..spec.queues).map(|_| Mutex::default()).collect();
         let (found, pinned) = (AtomicU32::new(0), Mutex::default());
         Ok(Self { spec: spec.clone(), has_zero_copy, control, attached, pairs, found, pinned })
-    }
-
-    /// What was asked for.
-    pub fn spec(&self) -> &XdpSpec {
-        &self.spec
-    }
-
-    /// Whether the driver of the interface has a zero-copy mode.
-    pub fn has_zero_copy(&self) -> bool {
-        self.has_zero_copy
-    }
-
-    /// A socket to ask by what the interface is called, and the like. It gets no message.
-    pub fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
     }
 
     /// What a process that serves the queues for this one may pin, bytes; None where it must have
@@ -253,11 +241,11 @@ impl XdpQueues {
         &self,
         fds: &[BorrowedFd<'a>],
     ) -> Result<(BorrowedFd<'a>, Option<BorrowedFd<'a>>), XdpRefusal> {
-        let namespace = |fd: &BorrowedFd<'_>| zerowire_sys::socket::netns_cookie(fd).ok();
+        let namespace = |fd: BorrowedFd<'_>| zerowire_sys::socket::netns_cookie(fd).ok();
         let is_one = |fd: &BorrowedFd<'_>| {
             sockopt::socket_domain(fd)
                 .is_ok_and(|domain| domain == AddressFamily::from_raw(libc::AF_XDP as _))
-                && namespace(fd) == namespace(&self.control())
+                && namespace(*fd) == namespace(self.control.as_fd())
         };
         match *fds {
             [socket] if is_one(&socket) => Ok((socket, None)),
@@ -311,11 +299,8 @@ impl XdpQueues {
     fn steer(&self, pair: usize, longest_bytes: u32, fds: &[BorrowedFd<'_>]) -> Result<u64, XdpRefusal> {
         let ((socket, _), steering) = (self.sockets(fds)?, self.steering(pair)?);
         let too_long = steering.dropped(self.queue(pair)).unwrap_or(0);
-        let address = match self.spec.filter {
-            XdpMatch::All => None,
-            XdpMatch::Mac(address) => Some(address),
-        };
-        steering.steer_queue(self.queue(pair), socket, &Rule { address, longest_bytes })?;
+        let rule = Rule { address: self.spec.filter.address(), longest_bytes };
+        steering.steer_queue(self.queue(pair), socket, &rule)?;
         Ok(too_long)
     }
 

@@ -62,7 +62,7 @@ impl Registrar {
     pub fn register(&self, memory: &Arc<GuestMemory>, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
         let mut state = self.state();
         let known = state.umem.upgrade().filter(|u| u.is_of(memory) && u.is_sound());
-        if let Some(umem) = known.filter(|u| !(u.geometry().zero_copy() && state.distrust.is_some())) {
+        if let Some(umem) = known.filter(|u| !(u.geometry.zero_copy && state.distrust.is_some())) {
             return Ok(umem);
         }
         let what = || format!("interface {}", self.access.interface());
@@ -98,8 +98,8 @@ impl Registrar {
     /// registered for. Then the control thread has to [attend](Self::attend). A smaller MTU needs
     /// no other registration.
     pub fn is_outgrown(&self, umem: &VmUmem, mtu: usize) -> bool {
-        let old = umem.geometry();
-        if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {
+        let old = umem.geometry;
+        if Geometry::new(mtu, old.zero_copy).frame_bytes <= old.frame_bytes {
             return false;
         }
         let interface = self.access.interface();

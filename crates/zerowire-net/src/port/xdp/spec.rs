@@ -4,7 +4,7 @@ use std::fmt;
 
 use zerowire_sys::allowed::AllowedCall;
 
-use super::{SYSTEM_CALLS, XdpPort, XdpQueues, kept};
+use super::{SYSTEM_CALLS, XdpMode, XdpPort, XdpQueues, kept};
 use crate::config::six_bytes;
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
 use crate::port::{KeptPort, OpenPort, PortError, PortParts};
@@ -19,7 +19,8 @@ pub struct XdpSpec {
     pub queue: u32,
     /// Queue pairs: queues `queue..queue + queues` of the interface.
     pub queues: usize,
-    /// Whether the driver reads and writes guest memory itself.
+    /// Whether the driver reads and writes guest memory itself. Auto: where it has that mode and it
+    /// is safe for this guest; the log says why not.
     pub mode: XdpMode,
     /// Which received frames go to the guest.
     pub filter: XdpMatch,
@@ -87,19 +88,6 @@ pub enum XdpPin {
     Off,
 }
 
-/// Copy or not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpMode {
-    /// Zero copy where the driver has it and it is safe for this guest, else copy; the log says
-    /// why.
-    #[default]
-    Auto,
-    /// The kernel copies each frame once.
-    Copy,
-    /// Zero copy, or an error that says why not.
-    ZeroCopy,
-}
-
 /// Which received frames go to the guest; the others go to the host as if nobody had asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMatch {
@@ -108,6 +96,15 @@ pub enum XdpMatch {
     All,
     /// Those to this address, to a group, or to everybody.
     Mac([u8; 6]),
+}
+
+impl XdpMatch {
+    pub(super) fn address(self) -> Option<[u8; 6]> {
+        match self {
+            Self::All => None,
+            Self::Mac(address) => Some(address),
+        }
+    }
 }
 
 impl Spec for XdpSpec {
@@ -211,11 +208,8 @@ impl fmt::Display for XdpSpec {
             XdpMode::Copy => f.write_str(",mode=copy")?,
             XdpMode::ZeroCopy => f.write_str(",mode=zerocopy")?,
         }
-        match self.filter {
-            XdpMatch::All => {}
-            XdpMatch::Mac([a, b, c, d, e, g]) => {
-                write!(f, ",match=mac:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
-            }
+        if let XdpMatch::Mac([a, b, c, d, e, g]) = self.filter {
+            write!(f, ",match=mac:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
         }
         match self.offloads {
             None => {}

@@ -16,14 +16,14 @@ use crate::port::xdp::XdpPin;
 /// The registration, and what is needed to find a byte in it.
 #[derive(Debug)]
 pub struct VmUmem {
-    umem: Umem,
+    pub(super) umem: Umem,
     _pinned: Pinned,
     composite: Composite,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     /// By queue pair: whether its part of the slab is in use.
     taken: Box<[AtomicBool]>,
     /// No other registration of this process has it.
-    id: u64,
+    pub(super) id: u64,
     /// Bytes of the guest's memory, registered or not.
     memory_bytes: u64,
     spoilt: AtomicBool,
@@ -96,7 +96,7 @@ impl VmUmem {
             call: "registration",
             cause: io::Error::other(e),
         })?;
-        let composite = Composite::new(memory, claim.bytes() - beside, PADDING_BYTES, slab).map_err(mmap)?;
+        let composite = Composite::new(memory, claim.bytes - beside, PADDING_BYTES, slab).map_err(mmap)?;
         let options = UmemOptions {
             chunk_bytes: CHUNK_BYTES,
             headroom_bytes: geometry.headroom_bytes(),
@@ -116,16 +116,6 @@ impl VmUmem {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let taken = (0..pairs).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { umem, _pinned: claim, composite, geometry, taken, id, memory_bytes, spoilt, regions })
-    }
-
-    /// The registration.
-    pub fn umem(&self) -> &Umem {
-        &self.umem
-    }
-
-    /// Which registration it is.
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// Bytes of the guest's memory, where not all of it is registered: those that are, and all.
@@ -148,11 +138,6 @@ impl VmUmem {
     /// Whether it may be used for another socket.
     pub fn is_sound(&self) -> bool {
         !self.spoilt.load(Ordering::Relaxed)
-    }
-
-    /// The arithmetic.
-    pub fn geometry(&self) -> Geometry {
-        self.geometry
     }
 
     /// Whether it is made of this memory.

@@ -45,7 +45,7 @@ fn what_has_waited_long_enough_passes_and_the_order_comes_back_with_the_last_tha
     assert_eq!(give(&mut l, pass(start + HOLD - Duration::from_nanos(1))), (vec![], 0));
     assert_eq!(give(&mut l, pass(start + HOLD)), (vec![3], 1));
     assert!(l.is_broken() && l.due().is_none());
-    assert_eq!(l.len(), 3);
+    assert_eq!(l.taken.len(), 3);
     // There is nothing left to be kept.
     l.done(5, start);
     assert_eq!(give(&mut l, pass(start)), (vec![5], 1));

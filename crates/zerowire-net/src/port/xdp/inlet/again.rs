@@ -49,7 +49,7 @@ impl XdpInlet {
         geometry: Geometry,
         memory: &GuestMemory,
     ) {
-        let need = side.setup.header_len + geometry.frame_bytes() as usize;
+        let need = side.setup.header_len + geometry.frame_bytes as usize;
         if side.put_back(head, need, memory) {
             self.kept.numbers.push_back(taken);
         } else {
@@ -92,8 +92,8 @@ impl XdpInlet {
         self.drop_waiting(side, |place| moved || usize::from(place) < first, cx.counters);
         let buffers: Vec<Buffer> = self.posted.take_all().collect();
         buffers.iter().for_each(|buffer| unseen(buffer, 0..self.device_reach, cx.memory));
-        let reach = side.setup.header_len + geometry.frame_bytes() as usize;
-        self.device_reach = if geometry.zero_copy() { reach } else { 0 };
+        let reach = side.setup.header_len + geometry.frame_bytes as usize;
+        self.device_reach = if geometry.zero_copy { reach } else { 0 };
         let (places, chains): (Vec<_>, Vec<_>) =
             buffers.into_iter().partition(|b| matches!(b, Buffer::Place(_)));
         self.places

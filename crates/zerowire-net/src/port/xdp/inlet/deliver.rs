@@ -97,9 +97,9 @@ impl XdpInlet {
             CopyReason::Asked
         } else if !side.chains.segments(0).iter().all(|s| link.registered.address(s).is_some()) {
             CopyReason::NotPinned
-        } else if side.chains.room(0) < side.setup.header_len + geometry.frame_bytes() as usize {
+        } else if side.chains.room(0) < side.setup.header_len + geometry.frame_bytes as usize {
             CopyReason::SmallBuffer
-        } else if geometry.zero_copy() {
+        } else if geometry.zero_copy {
             CopyReason::UnsafeBuffer
         } else {
             CopyReason::ScatteredBuffer

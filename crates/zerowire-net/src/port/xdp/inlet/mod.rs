@@ -144,7 +144,7 @@ impl XdpInlet {
             };
             let len = piece.len as usize;
             // A frame in pieces is longer than any that the guest's buffers take.
-            let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes();
+            let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes;
             let offset = address::plain(piece.address) - address::chunk(piece.address);
             if !whole || deliver::is_storm(side, link, &buffer, offset) {
                 if whole || !self.in_pieces {
@@ -152,7 +152,7 @@ impl XdpInlet {
                 }
                 self.in_pieces = piece.continues();
                 // A device's own header lies before the first piece.
-                let from = if geometry.zero_copy() { 0 } else { header_len };
+                let from = if geometry.zero_copy { 0 } else { header_len };
                 unseen(&buffer, from..header_len + len, cx.memory);
                 self.post_once_more(side, link, geometry, buffer, cx.memory);
                 continue;
@@ -194,7 +194,7 @@ impl XdpInlet {
         frames: &mut usize,
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
-        let need = side.setup.header_len + geometry.frame_bytes() as usize;
+        let need = side.setup.header_len + geometry.frame_bytes as usize;
         // Places of the slab that are there for the driver's sake need chains to go to, until they
         // were used.
         let places = self.posted.len() - self.posted_chains + side.waiting();
@@ -395,10 +395,10 @@ fn place_of(
     geometry: Geometry,
     segments: &[Segment],
 ) -> Option<(u64, [Option<Segment>; 2])> {
-    let (header, frame) = (side.setup.header_len as u64, u64::from(geometry.frame_bytes()));
+    let (header, frame) = (side.setup.header_len as u64, u64::from(geometry.frame_bytes));
     let first = *segments.first()?;
     let start = link.registered.address(&first)?;
-    if geometry.zero_copy() {
+    if geometry.zero_copy {
         // The device writes a header of its own right before the frame, and reaches one page only.
         let chunk = geometry.chunk_for(start + header)?;
         let fits = u64::from(first.len) >= header + frame && link.reaches(chunk, CHUNK_BYTES);

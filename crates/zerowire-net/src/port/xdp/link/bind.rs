@@ -204,7 +204,7 @@ impl Link {
         self.options.served.store(facts.index, Ordering::Relaxed);
         let umem = self.registered_for(zero_copy)?;
         // Another pair of this guest may have registered the memory, and its mode is that of all.
-        let zero_copy = umem.geometry().zero_copy();
+        let zero_copy = umem.geometry.zero_copy;
         // Another link of this pair that is about to go has its socket, too.
         let slab = umem.slab(self.options.pair).ok_or_else(|| XdpError::Busy {
             interface: interface.name().to_owned(),
@@ -240,7 +240,7 @@ impl Link {
     /// The memory's registration: the one that there is, if it is for this mode, or another one.
     fn registered_for(&mut self, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
         let registered = &mut self.registered;
-        if registered.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
+        if registered.umem.as_ref().is_some_and(|u| u.geometry.zero_copy != zero_copy) {
             registered.umem = None;
         }
         match &registered.umem {
@@ -258,7 +258,7 @@ impl Link {
         first: usize,
         interface: Interface,
     ) -> Result<Socket, XdpError> {
-        let zero_copy = umem.geometry().zero_copy();
+        let zero_copy = umem.geometry.zero_copy;
         let rings = RingSizes {
             fill: RING_ENTRIES,
             completion: RING_ENTRIES,
@@ -274,7 +274,7 @@ impl Link {
             rings,
             ..SocketOptions::new(self.options.interface.clone())
         };
-        Socket::bind_to(umem.umem(), interface, &options).inspect_err(|e| {
+        Socket::bind_to(&umem.umem, interface, &options).inspect_err(|e| {
             // What was registered stays so for the next try.
             if let XdpError::Busy { .. } = e {
                 self.registered.umem = Some(umem.clone());

@@ -48,7 +48,7 @@ impl Facts {
                 self.page_bytes >> 10
             ));
         }
-        let least = 12 + Geometry::for_zero_copy(self.mtu).frame_bytes() as usize;
+        let least = 12 + Geometry::for_zero_copy(self.mtu).frame_bytes as usize;
         let bytes = self.buffer_bytes.filter(|n| *n < least)?;
         Some(format!(
             "the guest's receive buffers have {bytes} bytes, and a device may write up to {least}: raise the guest's MTU"

@@ -140,7 +140,7 @@ impl Link {
             && !std::mem::replace(&mut bound.steered, true)
         {
             let umem = &self.registered.umem;
-            let longest_bytes = umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
+            let longest_bytes = umem.as_ref().map_or(u32::MAX, |u| u.geometry.frame_bytes);
             let LinkOptions { access, pair, .. } = &self.options;
             self.missed.begin(access.steer(*pair, &bound.socket, longest_bytes)?);
         }
@@ -180,7 +180,7 @@ impl Link {
         while self.bound.is_some() && start.elapsed() < DRAIN {
             self.kick();
             self.reap();
-            if self.outgoing.loans.is_empty() || self.outgoing.is_down() {
+            if self.outgoing.loans.is_empty() || self.outgoing.down {
                 return;
             }
             std::thread::park_timeout(NAPS.0);
@@ -298,7 +298,7 @@ impl Link {
         tracing::error!("{problem}; tried again");
         self.binding.problem = Some(problem);
         self.binding.retry_at = Some(Instant::now() + RETRY);
-        self.outgoing.set_down();
+        self.outgoing.down = true;
         self.drop_socket();
         self.registered.umem = None;
         self.sockets.renewed = true;

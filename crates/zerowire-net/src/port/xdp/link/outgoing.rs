@@ -64,9 +64,9 @@ pub struct Outgoing {
     pub(in crate::port::xdp) give_at: Option<Instant>,
     lets_go: LetsGo,
     /// The interface is down: frames are dropped rather than held.
-    down: bool,
+    pub(in crate::port::xdp) down: bool,
     /// Pieces were queued that the kernel has not taken.
-    unsent: bool,
+    pub(in crate::port::xdp) unsent: bool,
     /// Since when nothing has come back, while something is under way.
     idle_since: Option<Instant>,
     nap: Duration,
@@ -102,23 +102,6 @@ impl Outgoing {
         self.idle_since = None;
     }
 
-    /// The interface takes no frame from now on.
-    pub(super) fn set_down(&mut self) {
-        self.down = true;
-    }
-
-    /// Whether the interface is down, so that nothing is sent.
-    #[inline]
-    pub(in crate::port::xdp) fn is_down(&self) -> bool {
-        self.down
-    }
-
-    /// Whether pieces were queued that the kernel has not taken.
-    #[inline]
-    pub(in crate::port::xdp) fn is_unsent(&self) -> bool {
-        self.unsent
-    }
-
     /// Whether frames are under way of which none has come back for [`HOLD`].
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
@@ -149,11 +132,11 @@ impl Outgoing {
     /// [`HOLD`].
     #[inline]
     pub(in crate::port::xdp) fn holds_enough(&self, most: usize) -> bool {
-        if self.loans.chains() >= most {
+        if self.loans.chains >= most {
             return true;
         }
         // Without chains that are lent, what has not come back is the kernel's own copy.
-        let copied = self.ends_with_copy() && self.loans.chains() == 0;
+        let copied = self.ends_with_copy() && self.loans.chains == 0;
         !copied && self.is_idle()
     }
 
@@ -278,7 +261,7 @@ mod tests {
         let mut outgoing = lending(3..6);
         outgoing.end();
         assert_eq!(outgoing.finished, [3, 4, 5]);
-        assert!(outgoing.loans.is_empty() && !outgoing.is_unsent() && outgoing.nap().is_none());
+        assert!(outgoing.loans.is_empty() && !outgoing.unsent && outgoing.nap().is_none());
     }
 
     #[test]

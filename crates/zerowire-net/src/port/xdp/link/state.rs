@@ -37,7 +37,7 @@ pub struct Registered {
 impl Registered {
     /// The registration that a socket was bound with.
     pub(super) fn begin(&mut self, umem: Arc<VmUmem>) {
-        self.mtu_allows = umem.geometry().frame_bytes();
+        self.mtu_allows = umem.geometry.frame_bytes;
         self.umem = Some(umem);
     }
 
@@ -45,19 +45,19 @@ impl Registered {
     /// is another one now, bytes.
     pub(super) fn limit(&mut self, mtu: usize) -> Option<u32> {
         let registered = self.geometry()?;
-        let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
+        let allows = Geometry::new(mtu, registered.zero_copy).frame_bytes.min(registered.frame_bytes);
         (std::mem::replace(&mut self.mtu_allows, allows) != allows).then_some(allows)
     }
 
     /// Which registration it is; 0 for none.
     pub(in crate::port::xdp) fn id(&self) -> u64 {
-        self.umem.as_ref().map_or(0, |u| u.id())
+        self.umem.as_ref().map_or(0, |u| u.id)
     }
 
     /// The arithmetic of the registration, while there is one.
     #[inline]
     pub(in crate::port::xdp) fn geometry(&self) -> Option<Geometry> {
-        self.umem.as_ref().map(|u| u.geometry())
+        self.umem.as_ref().map(|u| u.geometry)
     }
 
     /// Where a segment begins in the UMEM; None where not all of it is part of that.
