@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// The address of one network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MacAddress([u8; 6]);
+pub struct MacAddress(pub(crate) [u8; 6]);
 
 /// No address of a device. The text is what the user reads.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use zerowire_vhost::session::{SessionError, refused};
 use zerowire_vhost_user::{Request, features as f, protocol as p};
 
 use crate::announce::rarp;
-use crate::config::space;
+use crate::config::{MacAddress, space};
 use crate::features::offered;
 use crate::guard::FrameGuard;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
@@ -216,10 +216,10 @@ impl Device for NetDevice<'_> {
         if guard.is_some_and(|guard| guard.check(&[], &frame).is_err()) {
             if !std::mem::replace(&mut self.logged_refusal, true) {
                 let name = &self.vm.control.name;
-                let [a, b, c, d, e, f] = mac;
+                let mac = MacAddress(mac);
                 tracing::warn!(
-                    "{name}: SEND_RARP: the guard refuses {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, which is not \
-                     announced; further refusals of this session are not logged"
+                    "{name}: SEND_RARP: the guard refuses {mac}, which is not announced; further refusals of this session are \
+                     not logged"
                 );
             }
             return Ok(());

@@ -20,6 +20,14 @@ pub struct Offloads {
     pub uso: bool,
 }
 
+impl Offloads {
+    /// The bits of those that are there, in the order of the fields.
+    pub(crate) fn bits(self, masks: [u64; 6]) -> u64 {
+        let each = [self.csum, self.tso4, self.tso6, self.ecn, self.ufo, self.uso];
+        each.into_iter().zip(masks).filter(|(has, _)| *has).fold(0, |all, (_, mask)| all | mask)
+    }
+}
+
 /// Features that need nothing from the port.
 const BASE: u64 = f::VERSION_1
     | f::ACCESS_PLATFORM
@@ -37,7 +45,6 @@ pub fn offered(offloads: Offloads, toward_guest: Offloads, pairs: usize) -> u64 
     if pairs > 1 {
         bits |= f::NET_MQ;
     }
-    let each = |o: Offloads| [o.csum, o.tso4, o.tso6, o.ecn, o.ufo, o.uso];
     let from =
         [f::NET_CSUM, f::NET_HOST_TSO4, f::NET_HOST_TSO6, f::NET_HOST_ECN, f::NET_HOST_UFO, f::NET_HOST_USO];
     let toward = [
@@ -48,10 +55,7 @@ pub fn offered(offloads: Offloads, toward_guest: Offloads, pairs: usize) -> u64 
         f::NET_GUEST_UFO,
         f::NET_GUEST_USO4 | f::NET_GUEST_USO6,
     ];
-    for (has, masks) in [(each(offloads), from), (each(toward_guest), toward)] {
-        bits |= has.into_iter().zip(masks).filter(|(has, _)| *has).fold(0, |all, (_, mask)| all | mask);
-    }
-    bits
+    bits | offloads.bits(from) | toward_guest.bits(toward)
 }
 
 /// What frames toward the guest may look like, given what it acknowledged.

@@ -33,16 +33,12 @@ impl LinkObserver {
     pub fn look(&mut self) -> LinkState {
         self.watch.drain();
         // One that was renamed while it carried frames goes on to do so.
-        let state = match &self.held {
-            Some(held) => LinkState::of(held),
-            None => LinkState::Gone,
-        };
-        let state = if state == LinkState::Gone {
+        let of = |held: &Option<_>| held.as_ref().map_or(LinkState::Gone, LinkState::of);
+        let mut state = of(&self.held);
+        if state == LinkState::Gone {
             self.held = Interface::open(&self.interface).ok();
-            self.held.as_ref().map_or(LinkState::Gone, LinkState::of)
-        } else {
-            state
-        };
+            state = of(&self.held);
+        }
         if state != LinkState::Up {
             // Ports look for it by name when a front end comes.
             self.held = None;

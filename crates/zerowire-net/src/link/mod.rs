@@ -14,6 +14,7 @@
 mod eyes;
 mod steady;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
+use zerowire_sys::netdevice;
 use zerowire_sys::xdp::Interface;
 use zerowire_vhost::serve::Admission;
 
@@ -48,28 +50,28 @@ pub enum LinkState {
 
 impl LinkState {
     fn of(interface: &Interface) -> Self {
-        match interface.up_and_running() {
-            Ok((is_up, is_running)) => Self::from_parts(is_up, is_running),
+        Self::from_parts(interface.up_and_running())
+    }
+
+    fn from_parts(up_and_running: io::Result<(bool, bool)>) -> Self {
+        match up_and_running {
+            Ok((true, true)) => Self::Up,
+            Ok((true, false)) => Self::NoCarrier,
+            Ok((false, _)) => Self::Down,
             Err(_) => Self::Gone,
         }
     }
 
-    /// That of an interface with these `IFF_…` flags.
-    pub(super) fn of_flags(flags: libc::c_int) -> Self {
-        Self::from_parts(flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0)
-    }
-
-    fn from_parts(is_up: bool, is_running: bool) -> Self {
-        match (is_up, is_running) {
-            (true, true) => Self::Up,
-            (true, false) => Self::NoCarrier,
-            (false, _) => Self::Down,
-        }
+    /// That of the interface with this name in the network namespace of a socket.
+    pub(super) fn by(socket: impl AsFd, name: &str) -> Self {
+        let flags =
+            netdevice::flags(socket, name).map(|f| (f & libc::IFF_UP != 0, f & libc::IFF_RUNNING != 0));
+        Self::from_parts(flags)
     }
 
     /// That of the interface with this name in the thread's network namespace.
     pub fn by_name(name: &str) -> Self {
-        Interface::open(name).map_or(Self::Gone, |i| Self::of(&i))
+        netdevice::socket().map_or(Self::Gone, |socket| Self::by(socket, name))
     }
 
     /// What is wrong with the interface, and what to do.

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use zerowire_sys::netdevice;
-
 use super::outbound::is_wanted;
 use super::{
     Frames, InterfaceState, KERNEL_COPIES, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue,
@@ -86,7 +84,7 @@ impl Port for PacketPort {
         let name = self.interface();
         match &self.handed {
             None => LinkState::by_name(&name),
-            Some(_) => netdevice::flags(&self.control, &name).map_or(LinkState::Gone, LinkState::of_flags),
+            Some(_) => LinkState::by(&self.control, &name),
         }
     }
 

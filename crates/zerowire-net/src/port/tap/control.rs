@@ -51,7 +51,7 @@ impl Port for TapPort {
     }
 
     fn offloads(&self) -> Offloads {
-        self.tap.offloads()
+        self.tap.facts().offloads
     }
 
     fn mtu(&self) -> usize {

@@ -1,7 +1,7 @@
 //! A tap interface (Documentation/networking/tuntap.rst, drivers/net/tun.c).
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,30 +17,18 @@ use crate::features::Offloads;
 use crate::link::LinkState;
 use crate::port::{MAX_QUEUES, PortKeeper, kept};
 
-const TUN_F_CSUM: u32 = 0x01;
-const TUN_F_TSO4: u32 = 0x02;
-const TUN_F_TSO6: u32 = 0x04;
-const TUN_F_TSO_ECN: u32 = 0x08;
-const TUN_F_UFO: u32 = 0x10;
-const TUN_F_USO4: u32 = 0x20;
-const TUN_F_USO6: u32 = 0x40;
+const TUN_F_CSUM: u64 = 0x01;
+const TUN_F_TSO4: u64 = 0x02;
+const TUN_F_TSO6: u64 = 0x04;
+const TUN_F_TSO_ECN: u64 = 0x08;
+const TUN_F_UFO: u64 = 0x10;
+const TUN_F_USO4: u64 = 0x20;
+const TUN_F_USO6: u64 = 0x40;
 
 /// The argument of TUNSETOFFLOAD.
 fn bits(offloads: Offloads) -> u32 {
-    let mut bits = 0;
-    for (on, bit) in [
-        (offloads.csum, TUN_F_CSUM),
-        (offloads.tso4, TUN_F_TSO4),
-        (offloads.tso6, TUN_F_TSO6),
-        (offloads.ecn, TUN_F_TSO_ECN),
-        (offloads.ufo, TUN_F_UFO),
-        (offloads.uso, TUN_F_USO4 | TUN_F_USO6),
-    ] {
-        if on {
-            bits |= bit;
-        }
-    }
-    bits
+    let each = [TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6, TUN_F_TSO_ECN, TUN_F_UFO, TUN_F_USO4 | TUN_F_USO6];
+    offloads.bits(each) as u32
 }
 
 /// What a process can't find out that goes on with a tap.
@@ -202,33 +190,20 @@ impl Tap {
         self.unless_gone(self.check(tap::attach_queue(queue, on), "TUNSETQUEUE"))
     }
 
-    /// The offloads that this kernel's tap takes.
-    pub fn offloads(&self) -> Offloads {
-        self.facts.offloads
-    }
-
     /// Whether it can carry frames.
     pub(super) fn link_state(&self) -> LinkState {
         match &self.keeper {
             // Another one may have the name already.
             _ if self.is_gone() => LinkState::Gone,
             None => LinkState::by_name(&self.name),
-            Some(keeper) => {
-                netdevice::flags(keeper.socket(), &self.name).map_or(LinkState::Gone, LinkState::of_flags)
-            }
+            Some(keeper) => LinkState::by(keeper.socket(), &self.name),
         }
     }
 
     /// The interface's MTU, bytes.
     pub fn mtu(&self) -> usize {
-        if self.keeper.is_some() {
-            return self.mtu_by_ioctl().unwrap_or(1500);
-        }
-        std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.name))
-            .ok()
-            .and_then(|s| s.trim().parse().ok())
-            .or_else(|| self.mtu_by_ioctl())
-            .unwrap_or(1500)
+        let mtu = self.socket().ok().and_then(|socket| netdevice::mtu(socket, &self.name).ok());
+        mtu.unwrap_or(1500)
     }
 
     /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here, now
@@ -317,16 +292,8 @@ impl Tap {
 
     pub(super) fn set_up(&self) -> Result<(), TapError> {
         let socket = self.socket()?;
-        let flags = netdevice::flags(&socket, &self.name).map_err(|cause| TapError::Setup {
-            name: self.name.clone(),
-            what: "SIOCGIFFLAGS",
-            cause,
-        })?;
+        let flags = self.check(netdevice::flags(&socket, &self.name), "SIOCGIFFLAGS")?;
         self.check(netdevice::set_flags(&socket, &self.name, flags | libc::IFF_UP), "SIOCSIFFLAGS")
-    }
-
-    fn mtu_by_ioctl(&self) -> Option<usize> {
-        netdevice::mtu(self.socket().ok()?, &self.name).ok()
     }
 
     fn socket(&self) -> Result<OwnedFd, TapError> {
@@ -334,13 +301,7 @@ impl Tap {
             Some(keeper) => keeper.socket().try_clone_to_owned(),
             None => netdevice::socket(),
         };
-        socket.map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
-    }
-}
-
-impl AsRawFd for Tap {
-    fn as_raw_fd(&self) -> RawFd {
-        self.control.as_raw_fd()
+        self.check(socket, "socket")
     }
 }
 

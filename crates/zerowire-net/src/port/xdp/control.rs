@@ -85,8 +85,7 @@ impl Port for XdpPort {
     }
 
     fn link_state(&self) -> LinkState {
-        let flags = netdevice::flags(self.access.control(), &self.interface());
-        flags.map_or(LinkState::Gone, LinkState::of_flags)
+        LinkState::by(self.access.control(), &self.interface())
     }
 
     fn queue_hint(&self) -> &'static str {

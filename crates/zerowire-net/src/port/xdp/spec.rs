@@ -5,7 +5,7 @@ use std::fmt;
 use zerowire_sys::allowed::AllowedCall;
 
 use super::{SYSTEM_CALLS, XdpMode, XdpPort, XdpQueues, kept};
-use crate::config::six_bytes;
+use crate::config::{MacAddress, six_bytes};
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
 use crate::port::{KeptPort, OpenPort, PortError, PortParts};
 
@@ -208,8 +208,8 @@ impl fmt::Display for XdpSpec {
             XdpMode::Copy => f.write_str(",mode=copy")?,
             XdpMode::ZeroCopy => f.write_str(",mode=zerocopy")?,
         }
-        if let XdpMatch::Mac([a, b, c, d, e, g]) = self.filter {
-            write!(f, ",match=mac:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        if let XdpMatch::Mac(address) = self.filter {
+            write!(f, ",match=mac:{}", MacAddress(address))?;
         }
         match self.offloads {
             None => {}
