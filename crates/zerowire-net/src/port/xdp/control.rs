@@ -1,23 +1,17 @@
 //! AF_XDP: a queue of an interface a worker, with the guest's memory as the UMEM.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use zerowire_sys::netdevice;
-use zerowire_vhost::memory::GuestMemory;
 
 use super::geometry::MAX_MTU;
-use super::{
-    KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpInlet, XdpOutlet, XdpQueues, XdpSpec,
-};
+use super::{KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpQueues, XdpSpec};
 use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
-use crate::port::{OpenPort, Port, PortError, PortPath, PortSpec, Renewal};
-use crate::receive::ReceiveSetup;
+use crate::port::{OpenPort, Port, PortError, PortSpec, Renewal};
 use crate::worker::{WorkerHandle, WorkerSetup};
 
 /// Chains that are kept for the metadata service's frames.
@@ -167,71 +161,9 @@ impl Port for XdpPort {
             promiscuous: self.spec.promiscuous,
             out_of_order: setup.shared.out_of_order.clone(),
             address: self.spec.filter.address(),
+            policy: self.policy,
+            reserve: if setup.detour.is_some() { METADATA_CHAINS } else { 0 },
         };
-        let reserve = if setup.detour.is_some() { METADATA_CHAINS } else { 0 };
-        let policy = self.policy;
-        WorkerHandle::spawn(setup, move || Ok(XdpPath { link: Link::new(options), policy, reserve }))
-    }
-}
-
-/// Frames go to one queue of an interface; chains and buffers are with the kernel between turns.
-struct XdpPath {
-    link: Link,
-    policy: Policy,
-    reserve: usize,
-}
-
-impl PortPath for XdpPath {
-    type Queue = Link;
-    type Outlet = XdpOutlet;
-    type Inlet = XdpInlet;
-
-    fn outlet(&self, ring_size: u16) -> io::Result<XdpOutlet> {
-        Ok(XdpOutlet::new(self.policy, ring_size))
-    }
-
-    fn inlet(&self, _setup: ReceiveSetup, ring_size: u16) -> io::Result<XdpInlet> {
-        Ok(XdpInlet::new(self.policy, ring_size, self.reserve))
-    }
-
-    #[inline]
-    fn queue(&mut self) -> &mut Link {
-        &mut self.link
-    }
-
-    fn describe(&self) -> String {
-        self.link.describe()
-    }
-
-    fn port(&self) -> Option<BorrowedFd<'_>> {
-        self.link.port()
-    }
-
-    fn renewed(&mut self) -> bool {
-        self.link.renewed()
-    }
-
-    fn events(&self) -> Option<BorrowedFd<'_>> {
-        self.link.events()
-    }
-
-    fn notice(&mut self) {
-        self.link.notice();
-    }
-
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
-        self.link.set_memory(memory);
-    }
-
-    fn let_go(&mut self) {
-        self.link.let_go();
-    }
-
-    fn attention(&mut self) -> bool {
-        self.link.attention()
-    }
-
-    fn sleep_at_most(&mut self) -> Option<Duration> {
-        self.link.sleep_at_most()
+        WorkerHandle::spawn(setup, move || Ok(Link::new(options)))
     }
 }

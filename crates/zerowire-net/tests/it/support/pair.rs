@@ -80,6 +80,8 @@ impl Pair {
             access,
             served: Arc::default(),
             address: None,
+            policy: Policy::default(),
+            reserve: 0,
         });
         link.set_memory(&memory);
         link.start(receives).expect("bound");

@@ -12,6 +12,8 @@ use zerowire_vhost::memory::GuestMemory;
 use super::facts::Facts;
 use super::state::{BoundSocket, Wanted};
 use super::{Link, RETRY};
+use crate::Policy;
+use crate::port::PortPath;
 use crate::port::xdp::RING_ENTRIES;
 use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts};
 use crate::port::xdp::registrar::Registrar;
@@ -44,6 +46,10 @@ pub struct LinkOptions {
     /// The guest's address where only its own frames and those to groups are to come; None for all
     /// of the queue's.
     pub address: Option<[u8; 6]>,
+    /// Scatter or copy.
+    pub policy: Policy,
+    /// Chains that are kept for frames of this process's own.
+    pub reserve: usize,
 }
 
 /// Why the socket could not be bound.
@@ -79,16 +85,8 @@ fn is_gone(error: &io::Error) -> bool {
 impl Link {
     /// Other memory; nothing of the old one is in use any more.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
-        self.let_go();
+        PortPath::let_go(self);
         self.registered.memory = memory.clone();
-    }
-
-    /// Closes the socket and lets go of the memory's registration, which ends with the last queue
-    /// pair that does so.
-    pub fn let_go(&mut self) {
-        self.close();
-        self.drop_socket();
-        self.registered.umem = None;
     }
 
     /// Tells how long the guest's receive buffers are, before the socket is bound.

@@ -12,15 +12,21 @@ mod missed;
 mod outgoing;
 mod state;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::poll;
 use rustix::io::Errno;
 use zerowire_sys::xdp::{Descriptor, Socket, XdpError};
+use zerowire_vhost::memory::GuestMemory;
 
 use super::umem::{Slab, VmUmem};
+use super::{XdpInlet, XdpOutlet};
+use crate::port::PortPath;
+use crate::receive::ReceiveSetup;
 pub use bind::LinkOptions;
 use care::Care;
 use missed::Missed;
@@ -81,43 +87,9 @@ impl Link {
         self.bound.as_mut().map(|b| &mut b.socket)
     }
 
-    /// In words, for the log and the statistics.
-    pub fn describe(&self) -> String {
-        let at = format!("interface {}, queue {}", self.options.interface, self.options.queue);
-        let part =
-            self.registered.umem.as_ref().and_then(|u| u.part()).map_or(String::new(), |(bytes, all)| {
-                format!(
-                    "; {} of {} MiB of the guest's memory are pinned, frames elsewhere are copied",
-                    bytes >> 20,
-                    all >> 20
-                )
-            });
-        let deaf = if self.binding.is_deaf { "; not promiscuous: no packet socket" } else { "" };
-        match (self.socket(), &self.binding.problem) {
-            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}{deaf}"),
-            (Some(_), _) => {
-                let why =
-                    self.binding.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
-                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}{deaf}")
-            }
-            (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
-            (None, None) => format!("AF_XDP, {at}, not bound yet"),
-        }
-    }
-
     /// The socket's descriptor, while there is one.
     pub fn port(&self) -> Option<BorrowedFd<'_>> {
         self.socket().map(AsFd::as_fd)
-    }
-
-    /// What becomes readable when the interface goes or changes.
-    pub fn events(&self) -> Option<BorrowedFd<'_>> {
-        self.bound.as_ref().map(|b| b.watch.as_fd())
-    }
-
-    /// Whether it is another one than when this was asked last.
-    pub fn renewed(&mut self) -> bool {
-        std::mem::take(&mut self.sockets.renewed)
     }
 
     /// Counts sockets: what was posted to one with another number is lost.
@@ -202,21 +174,6 @@ impl Link {
         Some(self.binding.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
 
-    /// [`Self::events`] became readable. Where the interface is gone, so is the socket. With a
-    /// larger MTU than the memory was registered for, the memory is registered anew. With a smaller
-    /// one, longer frames from the guest are dropped here. The kernel doesn't check: it would send
-    /// them.
-    #[cold]
-    pub fn notice(&mut self) {
-        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
-        watch.drain();
-        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
-        if let Some(umem) = &self.registered.umem {
-            self.care.check_mtu(umem, mtu);
-        }
-        self.limit(mtu);
-    }
-
     /// The interface has this MTU now.
     fn limit(&mut self, mtu: usize) {
         if let Some(allows) = self.registered.limit(mtu) {
@@ -245,11 +202,6 @@ impl Link {
             self.missed.ask(socket, self.options.access.too_long(self.options.pair));
         }
         self.care.check(socket, self.outgoing.is_idle(), now)
-    }
-
-    /// Whether the control thread has to attend to the registration.
-    pub fn attention(&mut self) -> bool {
-        self.care.attention()
     }
 
     /// Takes completions.
@@ -370,6 +322,97 @@ impl Link {
     #[inline]
     pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
         !self.zero_copy() || self.registered.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
+    }
+}
+
+/// The path of a worker: frames go to one queue of an interface; chains and buffers are with the
+/// kernel between turns.
+impl PortPath for Link {
+    type Queue = Self;
+    type Outlet = XdpOutlet;
+    type Inlet = XdpInlet;
+
+    fn outlet(&self, ring_size: u16) -> io::Result<XdpOutlet> {
+        Ok(XdpOutlet::new(self.options.policy, ring_size))
+    }
+
+    fn inlet(&self, _setup: ReceiveSetup, ring_size: u16) -> io::Result<XdpInlet> {
+        Ok(XdpInlet::new(self.options.policy, ring_size, self.options.reserve))
+    }
+
+    #[inline]
+    fn queue(&mut self) -> &mut Self {
+        self
+    }
+
+    fn describe(&self) -> String {
+        let at = format!("interface {}, queue {}", self.options.interface, self.options.queue);
+        let part =
+            self.registered.umem.as_ref().and_then(|u| u.part()).map_or(String::new(), |(bytes, all)| {
+                format!(
+                    "; {} of {} MiB of the guest's memory are pinned, frames elsewhere are copied",
+                    bytes >> 20,
+                    all >> 20
+                )
+            });
+        let deaf = if self.binding.is_deaf { "; not promiscuous: no packet socket" } else { "" };
+        match (self.socket(), &self.binding.problem) {
+            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}{deaf}"),
+            (Some(_), _) => {
+                let why =
+                    self.binding.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
+                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}{deaf}")
+            }
+            (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
+            (None, None) => format!("AF_XDP, {at}, not bound yet"),
+        }
+    }
+
+    fn port(&self) -> Option<BorrowedFd<'_>> {
+        self.port()
+    }
+
+    fn renewed(&mut self) -> bool {
+        std::mem::take(&mut self.sockets.renewed)
+    }
+
+    /// When the interface goes or changes.
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.bound.as_ref().map(|b| b.watch.as_fd())
+    }
+
+    /// Where the interface is gone, so is the socket. With a larger MTU than the memory was
+    /// registered for, the memory is registered anew. With a smaller one, longer frames from the
+    /// guest are dropped here. The kernel doesn't check: it would send them.
+    #[cold]
+    fn notice(&mut self) {
+        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
+        watch.drain();
+        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
+        if let Some(umem) = &self.registered.umem {
+            self.care.check_mtu(umem, mtu);
+        }
+        self.limit(mtu);
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.set_memory(memory);
+    }
+
+    /// Closes the socket and lets go of the memory's registration, which ends with the last queue
+    /// pair that does so.
+    fn let_go(&mut self) {
+        self.close();
+        self.drop_socket();
+        self.registered.umem = None;
+    }
+
+    fn attention(&mut self) -> bool {
+        self.care.attention()
+    }
+
+    fn sleep_at_most(&mut self) -> Option<Duration> {
+        self.sleep_at_most()
     }
 }
 
