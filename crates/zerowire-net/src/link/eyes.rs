@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use zerowire_sys::xdp::Interface;
 
 use super::LinkState;
-use crate::port::LinkWatch;
+use crate::port::{LinkWatch, WatchedLinks};
 
 /// Looks at one interface; readable when there may be something new.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl LinkObserver {
     /// # Errors
     /// No socket for link events can be had.
     pub fn new(interface: &str) -> io::Result<Self> {
-        Ok(Self { interface: interface.to_owned(), held: None, watch: LinkWatch::of_all()? })
+        Ok(Self { interface: interface.to_owned(), held: None, watch: LinkWatch::new(WatchedLinks::Any)? })
     }
 
     /// Whether the interface can carry frames.

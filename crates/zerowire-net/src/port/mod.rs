@@ -28,7 +28,7 @@ use packet::PacketError;
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
 use tap::TapError;
-pub use watch::LinkWatch;
+pub use watch::{LinkWatch, WatchedLinks};
 
 /// Why a port can't be had. The text is what the user reads.
 #[derive(Debug, Error)]

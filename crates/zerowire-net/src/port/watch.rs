@@ -6,6 +6,7 @@
 //! RTM_DELLINK). A filter in the kernel lets only the wanted messages through, so that nobody wakes
 //! for others.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -13,74 +14,40 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire_sys::socket::{attach_filter, set_int};
 
-/// `RTMGRP_LINK`, `RTM_NEWLINK`, `RTM_DELLINK` (include/uapi/linux/rtnetlink.h).
-const GROUP_LINK: u32 = 1;
-const NEWLINK: u16 = 16;
-const DELLINK: u16 = 17;
-
 /// Where the type is in `struct nlmsghdr`, and the index in `struct ifinfomsg` behind that, bytes.
 const TYPE_AT: u32 = 4;
 const INDEX_AT: u32 = 20;
 
-/// What is heard of.
+/// What is heard of, in the thread's network namespace from now on.
 #[derive(Clone, Copy, Debug)]
-enum Of {
+pub enum WatchedLinks {
     /// Any change of the interface with this number, and its end.
     One(u32),
-    /// Any change of any interface.
+    /// Any change of any interface: for who waits for one that is not there yet.
     Any,
-    /// Nothing.
+    /// Nothing: a socket to ask by about interfaces.
     Nothing,
 }
 
 /// Hears of interfaces; readable when there is something.
 #[derive(Debug)]
 pub struct LinkWatch {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
 }
 
 impl LinkWatch {
-    /// Hears of changes of the interface with this number in the thread's network namespace, its
-    /// end among them, from now on.
+    /// Hears of `of`.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn of(index: u32) -> Result<Self, Errno> {
-        Self::new(Of::One(index))
-    }
-
-    /// Hears of all changes of all interfaces in the thread's network namespace, from now on: for
-    /// who waits for one that is not there yet.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn of_all() -> Result<Self, Errno> {
-        Self::new(Of::Any)
-    }
-
-    /// A socket that hears of nothing, to ask by about interfaces in the thread's network
-    /// namespace.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn deaf() -> Result<OwnedFd, Errno> {
-        Self::new(Of::Nothing).map(OwnedFd::from)
-    }
-
-    /// Goes on with one that another process has made.
-    pub fn handed(socket: OwnedFd) -> Self {
-        Self { socket }
-    }
-
-    fn new(of: Of) -> Result<Self, Errno> {
+    pub fn new(of: WatchedLinks) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // No protocol is NETLINK_ROUTE.
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         filter(&socket, of)?;
         // Who gets the socket hears of nothing else.
-        let locked = set_int(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1);
-        locked.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK))?;
+        set_int(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
         Ok(Self { socket })
     }
 
@@ -93,12 +60,6 @@ impl LinkWatch {
     }
 }
 
-impl From<LinkWatch> for OwnedFd {
-    fn from(watch: LinkWatch) -> Self {
-        watch.socket
-    }
-}
-
 impl AsFd for LinkWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -107,7 +68,7 @@ impl AsFd for LinkWatch {
 
 /// Lets only the wanted messages through. Loads are in network order
 /// (Documentation/networking/filter.rst).
-fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
+fn filter(socket: &OwnedFd, of: WatchedLinks) -> io::Result<()> {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -116,23 +77,23 @@ fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
     let load_type = code(load | libc::BPF_H, 0, 0, TYPE_AT);
     let (pass, drop) = (code(ret, 0, 0, u32::MAX), code(ret, 0, 0, 0));
     let mut program = match of {
-        Of::One(index) => vec![
+        WatchedLinks::One(index) => vec![
             load_type,
-            code(equal, 1, 0, of_type(NEWLINK)),
-            code(equal, 0, 3, of_type(DELLINK)),
+            code(equal, 1, 0, of_type(libc::RTM_NEWLINK)),
+            code(equal, 0, 3, of_type(libc::RTM_DELLINK)),
             code(load | libc::BPF_W, 0, 0, INDEX_AT),
             code(equal, 0, 1, u32::from_be_bytes(index.to_ne_bytes())),
             pass,
             drop,
         ],
-        Of::Any => vec![
+        WatchedLinks::Any => vec![
             load_type,
-            code(equal, 1, 0, of_type(NEWLINK)),
-            code(equal, 0, 1, of_type(DELLINK)),
+            code(equal, 1, 0, of_type(libc::RTM_NEWLINK)),
+            code(equal, 0, 1, of_type(libc::RTM_DELLINK)),
             pass,
             drop,
         ],
-        Of::Nothing => vec![drop],
+        WatchedLinks::Nothing => vec![drop],
     };
-    attach_filter(socket, &mut program).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    attach_filter(socket, &mut program)
 }

@@ -65,7 +65,7 @@ impl XdpPort {
             0 => return None,
             index => index,
         };
-        netdevice::name(self.access.control(), index).ok()
+        netdevice::name(&self.access.control, index).ok()
     }
 }
 
@@ -79,7 +79,7 @@ impl Port for XdpPort {
     }
 
     fn link_state(&self) -> LinkState {
-        LinkState::by(self.access.control(), &self.interface())
+        LinkState::by(&self.access.control, &self.interface())
     }
 
     fn queue_hint(&self) -> &'static str {

@@ -139,11 +139,12 @@ pub(super) struct FoundInterface {
 /// How those who move frames reach the interface. A clone is another handle.
 #[derive(Clone, Debug)]
 pub struct XdpAccess {
-    interface: String,
+    /// The name of the interface, as it was given.
+    pub(super) interface: String,
     /// The queue of the first pair.
     queue: u32,
     /// To ask the kernel by what the interface is called, and the like. It gets no message.
-    control: Arc<OwnedFd>,
+    pub(super) control: Arc<OwnedFd>,
     holder: XdpHolder,
 }
 
@@ -164,16 +165,6 @@ impl XdpAccess {
 
     fn of(spec: &XdpSpec, control: OwnedFd, holder: XdpHolder) -> Self {
         Self { interface: spec.interface.clone(), queue: spec.queue, control: Arc::new(control), holder }
-    }
-
-    /// The name of the interface, as it was given.
-    pub(super) fn interface(&self) -> &str {
-        &self.interface
-    }
-
-    /// The socket to ask by.
-    pub(super) fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
     }
 
     /// The MTU of the interface that has the name, bytes.
@@ -223,7 +214,7 @@ impl XdpAccess {
         let (XdpAnswer::Found(facts), Some(watch)) = (answer, fds.into_iter().next()) else {
             return Err(another_answer());
         };
-        Ok(FoundInterface { interface: self.known(facts.index)?, facts, watch: LinkWatch::handed(watch) })
+        Ok(FoundInterface { interface: self.known(facts.index)?, facts, watch: LinkWatch { socket: watch } })
     }
 
     /// The interface with this number.

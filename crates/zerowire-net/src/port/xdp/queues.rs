@@ -15,7 +15,7 @@ use super::geometry::MAX_MTU;
 use super::handed::{XdpAnswer, XdpFacts, XdpRefusal, XdpReply, XdpVerb};
 use super::{Promiscuous, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
 use crate::port::packet::PacketError;
-use crate::port::{LinkWatch, PortError, PortSpec, send_through};
+use crate::port::{LinkWatch, PortError, PortSpec, WatchedLinks, send_through};
 use crate::vm::may_pin_all;
 
 /// Claims on what may be pinned at a time. One is usual, and two while memory is registered anew.
@@ -99,10 +99,19 @@ impl XdpQueues {
             );
         }
         let attached = Mutex::new(steering::shared(&interface)?);
-        let control = LinkWatch::deaf().map_err(|e| other(format!("no socket to ask by: {e}")))?;
+        let control =
+            LinkWatch::new(WatchedLinks::Nothing).map_err(|e| other(format!("no socket to ask by: {e}")))?;
         let pairs = (0..spec.queues).map(|_| Mutex::default()).collect();
         let (found, pinned) = (AtomicU32::new(0), Mutex::default());
-        Ok(Self { spec: spec.clone(), has_zero_copy, control, attached, pairs, found, pinned })
+        Ok(Self {
+            spec: spec.clone(),
+            has_zero_copy,
+            control: control.socket,
+            attached,
+            pairs,
+            found,
+            pinned,
+        })
     }
 
     /// What a process that serves the queues for this one may pin, bytes; None where it must have
@@ -218,7 +227,7 @@ impl XdpQueues {
         if let Ok((false, _)) = interface.up_and_running() {
             return Err(XdpRefusal::Down);
         }
-        let watch = LinkWatch::of(interface.index()).map_err(|e| {
+        let watch = LinkWatch::new(WatchedLinks::One(interface.index())).map_err(|e| {
             let what = format!("interface {}", interface.name());
             XdpError::system(what, "a socket for link events", e)
         })?;
@@ -233,7 +242,7 @@ impl XdpQueues {
         };
         (on.index, on.steering) = (facts.index, Some(steering));
         self.found.store(facts.index, Ordering::Relaxed);
-        Ok((XdpAnswer::Found(facts), vec![watch.into()]))
+        Ok((XdpAnswer::Found(facts), vec![watch.socket]))
     }
 
     /// The socket of a verb, and another one.

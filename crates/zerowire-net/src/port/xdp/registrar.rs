@@ -65,7 +65,7 @@ impl Registrar {
         if let Some(umem) = known.filter(|u| !(u.geometry.zero_copy && state.distrust.is_some())) {
             return Ok(umem);
         }
-        let what = || format!("interface {}", self.access.interface());
+        let what = || format!("interface {}", self.access.interface);
         let mtu = self.access.mtu().map_err(|e| XdpError::system(what(), "SIOCGIFMTU", e))?;
         let of: Vec<u64> = memory.regions().iter().map(Region::id).collect();
         if state.of != of {
@@ -89,7 +89,7 @@ impl Registrar {
         let mut state = self.state();
         if state.distrust.is_none() {
             state.distrust = Some(why.to_owned());
-            let why = format!("interface {}: no zero copy from now on: {why}", self.access.interface());
+            let why = format!("interface {}: no zero copy from now on: {why}", self.access.interface);
             state.renew = Some(Renewal { why, is_error: true });
         }
     }
@@ -102,7 +102,7 @@ impl Registrar {
         if Geometry::new(mtu, old.zero_copy).frame_bytes <= old.frame_bytes {
             return false;
         }
-        let interface = self.access.interface();
+        let interface = &self.access.interface;
         let why = format!("interface {interface} has MTU {mtu} now: memory is registered anew for it");
         self.state().renew.get_or_insert(Renewal { why, is_error: false });
         true
@@ -136,7 +136,7 @@ impl Registrar {
         let why = format!(
             "interface {}: {} KiB of the guest's memory were discarded while they were registered, so that frames there may have \
              been lost; {next}; {REMEDY}",
-            self.access.interface(),
+            self.access.interface,
             bytes >> 10
         );
         Some(Renewal { why, is_error: true })

@@ -83,7 +83,7 @@ impl XdpInlet {
         geometry: Geometry,
         cx: &ReceiveContext<'_>,
     ) {
-        self.generation = link.generation();
+        self.generation = link.generation;
         self.in_pieces = false;
         // Frames wait in the slab of the registration that they came to; the first places are in
         // the fill ring already.

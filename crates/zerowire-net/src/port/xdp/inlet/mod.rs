@@ -285,7 +285,7 @@ impl Inlet for XdpInlet {
         let Some(geometry) = link.registered.geometry().filter(|_| link.is_ready()) else {
             return Ok(Some(Received { frames: 0, port: RxPort::Empty, short: false, broken: None }));
         };
-        if link.generation() != self.generation {
+        if link.generation != self.generation {
             self.post_again(side, link, geometry, cx);
         }
         let mut frames = self.harvest(side, link, cx);
@@ -359,7 +359,7 @@ impl Inlet for XdpInlet {
         } else {
             link.unsteer();
         }
-        if link.generation() == self.generation {
+        if link.generation == self.generation {
             for _ in 0..RING_ENTRIES as usize / BATCH {
                 let taken = self.harvest(side, link, cx);
                 self.give_from_slab(side, link, cx);

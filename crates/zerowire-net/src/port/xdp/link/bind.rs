@@ -224,8 +224,8 @@ impl Link {
         let mtu = interface.mtu();
         self.bound = Some(BoundSocket { socket, slab, watch, interface, steered: false, posted: false });
         self.first_places = first;
-        self.sockets.generation += 1;
-        self.sockets.renewed = true;
+        self.generation += 1;
+        self.renewed = true;
         self.outgoing.begin(!zero_copy && facts.copies_at_once);
         self.registered.begin(umem);
         if let Ok(mtu) = mtu {

@@ -31,7 +31,7 @@ pub use bind::LinkOptions;
 use care::Care;
 use missed::Missed;
 use outgoing::{NAPS, Outgoing};
-use state::{Binding, BoundSocket, Registered, SocketCount, Wanted};
+use state::{Binding, BoundSocket, Registered, Wanted};
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -50,7 +50,10 @@ pub struct Link {
     pub(super) outgoing: Outgoing,
     /// Frames to the guest that nobody here saw.
     pub(super) missed: Missed,
-    sockets: SocketCount,
+    /// Counts sockets: what was posted to one with another number is lost.
+    pub(super) generation: u64,
+    /// True: there is another socket than when this was asked last.
+    renewed: bool,
     wanted: Wanted,
     binding: Binding,
     care: Care,
@@ -67,7 +70,8 @@ impl Link {
             registered: Registered::default(),
             outgoing: Outgoing::new(),
             missed: Missed::default(),
-            sockets: SocketCount::default(),
+            generation: 0,
+            renewed: false,
             wanted: Wanted::Nothing,
             binding: Binding::default(),
             care: Care::new(options.registrar.clone()),
@@ -90,11 +94,6 @@ impl Link {
     /// The socket's descriptor, while there is one.
     pub fn port(&self) -> Option<BorrowedFd<'_>> {
         self.socket().map(AsFd::as_fd)
-    }
-
-    /// Counts sockets: what was posted to one with another number is lost.
-    pub fn generation(&self) -> u64 {
-        self.sockets.generation
     }
 
     /// Whether frames can pass.
@@ -253,7 +252,7 @@ impl Link {
         self.outgoing.down = true;
         self.drop_socket();
         self.registered.umem = None;
-        self.sockets.renewed = true;
+        self.renewed = true;
     }
 
     /// The next received piece.
@@ -373,7 +372,7 @@ impl PortPath for Link {
     }
 
     fn renewed(&mut self) -> bool {
-        std::mem::take(&mut self.sockets.renewed)
+        std::mem::take(&mut self.renewed)
     }
 
     /// When the interface goes or changes.

@@ -97,11 +97,3 @@ pub(super) struct Binding {
     /// True: the interface should be promiscuous and is not.
     pub(super) is_deaf: bool,
 }
-
-/// Sockets that there were.
-#[derive(Default)]
-pub(super) struct SocketCount {
-    pub(super) generation: u64,
-    /// There is another one than when this was asked last.
-    pub(super) renewed: bool,
-}
