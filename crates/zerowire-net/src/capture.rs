@@ -11,7 +11,7 @@ use crate::transmit::TxFrame;
 /// Records the frames of one ring.
 #[derive(Debug)]
 pub struct FrameCapture {
-    queue: CaptureQueue,
+    pub(crate) queue: CaptureQueue,
 }
 
 impl FrameCapture {
@@ -33,12 +33,6 @@ impl FrameCapture {
             known.copy_from_slice(&have[..known.len()]);
             access::read(frame.segments, at + known.len(), rest);
         });
-    }
-
-    /// Frames of the batch from this number on go back to the ring, and come once more.
-    #[cold]
-    pub fn put_back(&mut self, first: usize) {
-        self.queue.rewind(first);
     }
 
     /// The frame that came last goes back to the ring, and comes once more.
@@ -73,11 +67,5 @@ impl FrameCapture {
                 skip = skip.saturating_sub(room);
             }
         });
-    }
-
-    /// The batch is over.
-    #[inline]
-    pub fn publish(&mut self) {
-        self.queue.publish();
     }
 }

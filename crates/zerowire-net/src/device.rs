@@ -16,7 +16,7 @@ use crate::announce::rarp;
 use crate::config::{MacAddress, space};
 use crate::features::offered;
 use crate::guard::FrameGuard;
-use crate::metadata::{MetadataCommand, MetadataDetour, Service};
+use crate::metadata::{MetadataDetour, Service};
 use crate::port::Renewal;
 use crate::vm::VmContext;
 use crate::worker::{Direction, WorkerCapture, WorkerCommand, WorkerHandle, WorkerSetup};
@@ -312,7 +312,7 @@ impl Device for NetDevice<'_> {
         if let Some(Some((tree, _))) = self.vm.metadata.take_new()
             && let Some(Some(w)) = self.workers.first()
         {
-            w.rings.send(WorkerCommand::Metadata(MetadataCommand::Tree(tree)));
+            w.rings.send(WorkerCommand::Tree(tree));
         }
         if let Some(guard) = self.vm.guard.take_new() {
             for w in self.workers.iter().flatten() {

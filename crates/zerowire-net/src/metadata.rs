@@ -75,15 +75,6 @@ pub(crate) enum MetadataDetour {
     Forward { to: RingClient<WorkerCommand>, pending: Arc<AtomicUsize> },
 }
 
-/// Commands to the worker with the service.
-#[derive(Debug)]
-pub(crate) enum MetadataCommand {
-    /// New metadata.
-    Tree(Arc<MetadataTree>),
-    /// A frame for the service, from another worker of the same VM.
-    Frame(Vec<u8>),
-}
-
 /// The service with its clock.
 pub(crate) struct Service {
     service: MetadataService,
@@ -142,8 +133,7 @@ impl Detour for MetadataDetour {
                 // One more than the bound in a race is harmless.
                 if pending.load(Ordering::Relaxed) < MAX_FORWARDED {
                     pending.fetch_add(1, Ordering::Relaxed);
-                    let command = WorkerCommand::Metadata(MetadataCommand::Frame(frame.to_vec()));
-                    if !to.send(command) {
+                    if !to.send(WorkerCommand::Frame(frame.to_vec())) {
                         pending.fetch_sub(1, Ordering::Relaxed);
                     }
                 }

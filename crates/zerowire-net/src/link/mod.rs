@@ -17,6 +17,7 @@ mod steady;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -131,41 +132,27 @@ pub(super) struct Follower {
     away: Away,
     /// When the connection that is served began.
     since: Instant,
-    shared: std::sync::Arc<LinkShared>,
+    shared: Arc<LinkShared>,
 }
 
 impl Follower {
     /// Follows `interface`, at which `eyes` look.
-    pub(super) fn new(vm: &str, interface: &str, eyes: LinkEyes, shared: std::sync::Arc<LinkShared>) -> Self {
-        let now = Instant::now();
-        let mut this = Self {
-            vm: vm.to_owned(),
-            interface: interface.to_owned(),
-            eyes,
-            steady: Steady::new(true, now),
-            away: Away::Nobody,
-            since: now,
-            shared,
-        };
-        let problem = this.problem();
-        this.steady = Steady::new(problem.is_none(), now);
-        this.shared.down.store(problem.is_some(), Ordering::Relaxed);
+    pub(super) fn new(vm: &str, interface: &str, mut eyes: LinkEyes, shared: Arc<LinkShared>) -> Self {
+        let (now, problem) = (Instant::now(), eyes.look().problem(interface));
+        let steady = Steady::new(problem.is_none(), now);
+        shared.down.store(problem.is_some(), Ordering::Relaxed);
         if let Some(why) = problem {
             tracing::warn!("{vm}: {why}: a front end is let in, and disconnected after {LET_IN:?}");
         }
-        this
-    }
-
-    /// Why the interface can't carry frames, if it can't.
-    fn problem(&mut self) -> Option<String> {
-        self.eyes.look().problem(&self.interface)
+        let (vm, interface) = (vm.to_owned(), interface.to_owned());
+        Self { vm, interface, eyes, steady, away: Away::Nobody, since: now, shared }
     }
 }
 
 impl Admission for Follower {
     /// Looks at the interface, and says so where another state counts from now on.
     fn look(&mut self) {
-        let problem = self.problem();
+        let problem = self.eyes.look().problem(&self.interface);
         if self.steady.update(problem.is_none(), Instant::now()) {
             self.shared.down.store(problem.is_some(), Ordering::Relaxed);
             match problem {

@@ -86,7 +86,7 @@ impl<W: Waits> RxSide<W> {
     #[inline]
     pub(super) fn publish_capture(&mut self) {
         if let Some(capture) = &mut self.capture {
-            capture.publish();
+            capture.queue.publish();
         }
     }
 

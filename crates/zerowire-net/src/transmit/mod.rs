@@ -288,7 +288,7 @@ impl<O: Outlet> Transmit<O> {
         self.host.ring.prefetch(MAX_BATCH as u16);
         let done = self.finish(broken.is_none(), port, cx.counters);
         if let Some(capture) = &mut self.capture {
-            capture.publish();
+            capture.queue.publish();
         }
         let chains = if O::LENDS { chains + done } else { done };
         let notify = self.host.ring.publish();
@@ -485,7 +485,7 @@ impl<O: Outlet> Transmit<O> {
         self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
         self.batch.truncate(kept);
         if let Some(capture) = &mut self.capture {
-            capture.put_back(kept);
+            capture.queue.rewind(kept);
         }
     }
 }

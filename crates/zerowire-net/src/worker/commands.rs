@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use zerowire_capture::CaptureInterface;
+use zerowire_metadata::MetadataTree;
 use zerowire_vhost::host::{At, HostRing, RingSetup, RingThread};
 use zerowire_vhost::memory::GuestMemory;
 
@@ -14,7 +15,7 @@ use super::side::{Direction, Side};
 use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::FrameGuard;
 use crate::capture::FrameCapture;
-use crate::metadata::{MetadataCommand, MetadataDetour};
+use crate::metadata::MetadataDetour;
 use crate::port::PortPath;
 use crate::receive::Inlet;
 use crate::{Receive, Transmit};
@@ -22,8 +23,10 @@ use crate::{Receive, Transmit};
 /// What the device asks of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerCommand {
-    /// About metadata.
-    Metadata(MetadataCommand),
+    /// New metadata, for the worker with the service.
+    Tree(Arc<MetadataTree>),
+    /// A frame for the service, from another worker of the same VM.
+    Frame(Vec<u8>),
     /// What the guest may send from now on.
     Guard(Option<Arc<FrameGuard>>),
     /// Frames go there as well from now on, or nowhere else.
@@ -189,18 +192,20 @@ impl<P: PortPath> RingThread for Worker<P> {
     fn left(&mut self, _vm: usize) {}
 
     fn device(&mut self, command: WorkerCommand) {
-        let command = match command {
-            WorkerCommand::Metadata(command) => command,
-            WorkerCommand::Guard(guard) => return self.set_guard(guard),
-            WorkerCommand::Capture(capture) => return self.set_capture(capture),
-        };
-        if matches!(command, MetadataCommand::Frame(_)) {
-            self.forwarded.fetch_sub(1, Ordering::Relaxed);
-        }
-        let Some(MetadataDetour::Service(service)) = &mut self.detour else { return };
         match command {
-            MetadataCommand::Tree(tree) => service.set_tree(tree),
-            MetadataCommand::Frame(frame) => service.ingest(&frame),
+            WorkerCommand::Tree(tree) => {
+                if let Some(MetadataDetour::Service(service)) = &mut self.detour {
+                    service.set_tree(tree);
+                }
+            }
+            WorkerCommand::Frame(frame) => {
+                self.forwarded.fetch_sub(1, Ordering::Relaxed);
+                if let Some(MetadataDetour::Service(service)) = &mut self.detour {
+                    service.ingest(&frame);
+                }
+            }
+            WorkerCommand::Guard(guard) => self.set_guard(guard),
+            WorkerCommand::Capture(capture) => self.set_capture(capture),
         }
     }
 }
