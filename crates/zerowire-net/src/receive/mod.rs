@@ -45,7 +45,7 @@ use std::time::Duration;
 use zerowire::ledger::{CopyReason, Counters};
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::memory::GuestMemory;
-use zerowire_vhost::ring::{RingError, SplitRing};
+use zerowire_vhost::ring::RingError;
 use zerowire_vhost_user::features as f;
 
 use super::features::{Offloads, header_len};
@@ -152,7 +152,7 @@ pub struct ReceiveTurn {
 /// The receive side of a queue pair, from one kind of port.
 #[derive(Debug)]
 pub struct Receive<I: Inlet> {
-    side: RxSide<I::Waiting>,
+    pub(crate) side: RxSide<I::Waiting>,
     inlet: I,
 }
 
@@ -190,11 +190,6 @@ impl<I: Inlet> Receive<I> {
         &mut self.side.host
     }
 
-    /// Gives up the ring.
-    pub fn into_host(self) -> HostRing {
-        self.side.host
-    }
-
     /// Takes at most so many frames from the port in a turn from now on.
     #[inline]
     pub fn limit(&mut self, frames: usize) {
@@ -204,11 +199,6 @@ impl<I: Inlet> Receive<I> {
     /// Length of the virtio-net header, bytes.
     pub fn header_len(&self) -> usize {
         self.side.setup.header_len
-    }
-
-    /// The ring.
-    pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.side.host.ring
     }
 
     /// The ring is new, or in other memory, and nothing of it is out. Forgets what was learnt of

@@ -36,7 +36,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::limit::Meter;
 use zerowire_vhost::memory::{MAX_REGIONS, Segment, access};
-use zerowire_vhost::ring::{RingError, SplitRing};
+use zerowire_vhost::ring::RingError;
 use zerowire_wire::vnet::Fields;
 
 use super::offload::longest_segment;
@@ -69,7 +69,7 @@ enum Taken {
 
 /// The transmit side of a queue pair, toward one kind of port.
 pub struct Transmit<O> {
-    host: HostRing,
+    pub(crate) host: HostRing,
     outlet: O,
     acked: u64,
     header_len: usize,
@@ -137,16 +137,6 @@ impl<O: Outlet> Transmit<O> {
     #[inline]
     pub fn host_mut(&mut self) -> &mut HostRing {
         &mut self.host
-    }
-
-    /// Gives up the ring.
-    pub fn into_host(self) -> HostRing {
-        self.host
-    }
-
-    /// The ring.
-    pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.host.ring
     }
 
     /// The ring is new, or in other memory, and nothing of it is lent. Forgets what was known of

@@ -114,7 +114,7 @@ impl<P: PortPath> Side<P> for Transmit<P::Outlet> {
     }
 
     fn into_host(self) -> HostRing {
-        self.into_host()
+        self.host
     }
 
     fn begin(&mut self, path: &mut P, _memory: &GuestMemory) -> Result<(), String> {
@@ -151,7 +151,7 @@ impl<P: PortPath> Side<P> for Receive<P::Inlet> {
     }
 
     fn into_host(self) -> HostRing {
-        self.into_host()
+        self.side.host
     }
 
     fn begin(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String> {

@@ -69,7 +69,7 @@ fn frames_that_came_before_a_stop_reach_the_buffers_that_are_kept() {
             // A driver that is not told would wait for ever: the ring may go on elsewhere, where
             // nobody knows of it.
             assert_eq!(is_called(&driver), !used.is_empty());
-            assert_eq!(usize::from(side.ring().next_avail()), used.len(), "the others are put back");
+            assert_eq!(usize::from(side.host_mut().ring.next_avail()), used.len(), "the others are put back");
             let totals = pair.totals();
             let came = u64::from(!used.is_empty());
             assert_eq!((totals.frames, totals.dropped_total()), (came, 1 - came), "{totals:?}");
