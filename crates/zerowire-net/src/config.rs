@@ -53,6 +53,13 @@ pub(crate) fn six_bytes(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(bytes)
 }
 
+/// An MTU that a device can have, bytes. 68 is the least of IPv4 (RFC 791), 65535 the most that the
+/// field takes (virtio 1.3 §5.1.4).
+pub(crate) fn check_mtu(mtu: u64) -> Result<usize, String> {
+    let fits = (68..=65535).contains(&mtu);
+    fits.then_some(mtu as usize).ok_or_else(|| format!("MTU {mtu} is not within 68 to 65535"))
+}
+
 /// `VIRTIO_NET_S_LINK_UP`. The front end does not learn of changes, so the link is always up here.
 const LINK_UP: u16 = 1;
 

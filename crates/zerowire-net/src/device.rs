@@ -13,7 +13,7 @@ use zerowire_vhost::session::{SessionError, refused};
 use zerowire_vhost_user::{Request, features as f, protocol as p};
 
 use crate::announce::rarp;
-use crate::config::{MacAddress, space};
+use crate::config::{MacAddress, check_mtu, space};
 use crate::features::offered;
 use crate::guard::FrameGuard;
 use crate::metadata::{MetadataDetour, Service};
@@ -178,13 +178,11 @@ impl Device for NetDevice<'_> {
     }
 
     fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
-        // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3
-        // §5.1.4).
-        if !(68..=65535).contains(&mtu) {
-            return Err(refused(Request::NetSetMtu, format!("MTU {mtu} is not within 68 to 65535")));
-        }
-        self.mtu = Some(mtu as usize);
-        self.vm.port.set_mtu(mtu as usize).map_err(|e| refused(Request::NetSetMtu, e))
+        let set = check_mtu(mtu).and_then(|mtu| {
+            self.mtu = Some(mtu);
+            self.vm.port.set_mtu(mtu)
+        });
+        set.map_err(|e| refused(Request::NetSetMtu, e))
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {

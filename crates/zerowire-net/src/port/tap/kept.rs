@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 
 use super::{KERNEL_COPIES, Tap, TapPort, TapSettings, TapSpec};
+use crate::config::check_mtu;
 use crate::port::kept::text;
 use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
@@ -29,7 +30,9 @@ impl KeptPort for Tap {
     fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
         PortAnswer::to(verb, |verb| {
             let done = match verb {
-                TapVerb::SetMtu(mtu) => set_mtu(self, mtu),
+                TapVerb::SetMtu(mtu) => {
+                    check_mtu(mtu as u64).and_then(|mtu| self.raise_mtu(mtu).map_err(|e| e.to_string()))
+                }
                 TapVerb::TakeTap(settings, may_make) => self.take_again(settings, may_make),
             };
             PortAnswer::done(done, Vec::new())
@@ -43,14 +46,6 @@ impl KeptPort for Tap {
     fn kernel_copies(&self) -> &'static str {
         KERNEL_COPIES
     }
-}
-
-/// What a guest may ask of its own tap (virtio 1.3 §5.1.4).
-fn set_mtu(tap: &Tap, mtu: usize) -> Result<(), String> {
-    if !(68..=65535).contains(&mtu) {
-        return Err(format!("MTU {mtu} is not within 68 to 65535"));
-    }
-    tap.raise_mtu(mtu).map_err(|e| e.to_string())
 }
 
 /// A tap of another process.
