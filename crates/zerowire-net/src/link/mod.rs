@@ -168,13 +168,13 @@ impl Admission for Follower {
             Away::Somebody(Some(process)) => is_readable(process),
             _ => false,
         };
-        if ended || self.steady.is_up() {
+        if ended || self.steady.up {
             self.away = Away::Nobody;
         }
     }
 
     fn admits(&self) -> bool {
-        self.steady.is_up() || matches!(self.away, Away::Nobody)
+        self.steady.up || matches!(self.away, Away::Nobody)
     }
 
     fn connected(&mut self) {
@@ -182,7 +182,7 @@ impl Admission for Follower {
     }
 
     fn ends(&self) -> bool {
-        !self.steady.is_up() && self.since.elapsed() >= LET_IN
+        !self.steady.up && self.since.elapsed() >= LET_IN
     }
 
     fn turn_away(&mut self, stream: &UnixStream) -> &'static str {
@@ -200,7 +200,7 @@ impl Admission for Follower {
     }
 
     fn due(&self, connected: bool) -> Option<Duration> {
-        let ends = (connected && !self.steady.is_up()).then(|| LET_IN.saturating_sub(self.since.elapsed()));
+        let ends = (connected && !self.steady.up).then(|| LET_IN.saturating_sub(self.since.elapsed()));
         [self.steady.due(Instant::now()), ends].into_iter().flatten().min()
     }
 }

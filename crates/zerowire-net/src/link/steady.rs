@@ -16,7 +16,8 @@ const STANDS: Duration = Duration::from_secs(10);
 /// A link's state, without what passes quickly.
 #[derive(Debug)]
 pub(super) struct Steady {
-    up: bool,
+    /// Whether it counts as up.
+    pub(super) up: bool,
     /// Since when the other state stands.
     change: Option<Instant>,
     /// Since when it counts as up.
@@ -28,11 +29,6 @@ impl Steady {
     /// From a state on that counts at once.
     pub(super) fn new(up: bool, now: Instant) -> Self {
         Self { up, change: None, up_since: now, up_hold: UP.0 }
-    }
-
-    /// Whether it counts as up.
-    pub(super) fn is_up(&self) -> bool {
-        self.up
     }
 
     /// Takes what the state is now. Returns whether another one counts from now on.

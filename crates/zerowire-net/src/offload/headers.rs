@@ -61,7 +61,8 @@ pub enum HeadersError {
 pub struct Headers {
     pub(super) network_at: usize,
     pub(super) transport_at: usize,
-    pub(super) payload_at: usize,
+    /// Bytes of all headers.
+    pub payload_at: usize,
     pub(super) v6: bool,
     pub(super) tcp: bool,
 }
@@ -106,17 +107,6 @@ impl Headers {
             return Err(HeadersError::ChecksumPlace { start, offset, at: transport_at, want });
         }
         Ok(Self { network_at, transport_at, payload_at: transport_at + transport_len, v6, tcp: is_tcp })
-    }
-
-    /// Bytes of all headers: where the payload begins.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.payload_at
-    }
-
-    /// Never: there is an Ethernet header at least.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 }
 

@@ -59,7 +59,7 @@ impl Segmenter {
         size: u16,
         longest: usize,
     ) -> Result<Self, SegmentError> {
-        let len = headers.len();
+        let len = headers.payload_at;
         let transport = u16::try_from(frame_len.saturating_sub(headers.transport_at));
         let (Ok(transport), Some(template)) = (transport, head.get(..len)) else {
             return Err(SegmentError::FrameLength(frame_len));
@@ -91,7 +91,7 @@ impl Segmenter {
     /// Bytes of each frame's headers.
     #[inline]
     pub fn headers_len(&self) -> usize {
-        self.headers.len()
+        self.headers.payload_at
     }
 
     /// Bytes of payload of frame `i`, from 0; 0 where there is none.

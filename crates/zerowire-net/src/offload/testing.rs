@@ -217,7 +217,7 @@ pub fn cut(vnet: &[u8; 10], frame: &[u8], longest: usize, piece: usize) -> Resul
         Request::Checksum { start, offset } => (start, offset),
         Request::Segments { kind, size, start, offset } => {
             let headers = Headers::find(&head, kind, start, offset).map_err(|e| e.to_string())?;
-            if frame.len() - headers.len() > usize::from(size) {
+            if frame.len() - headers.payload_at > usize::from(size) {
                 let segmenter = Segmenter::new(&head, frame.len(), headers, size, longest);
                 return Ok(all(&segmenter.map_err(|e| e.to_string())?, &segments));
             }

@@ -1,10 +1,27 @@
-//! Frames that leave the way to the port: those of somebody else, and those that the guest may not
-//! send.
+//! What a turn of the transmit side is given, and frames that leave the way to the port: those of
+//! somebody else, and those that the guest may not send.
 
-use zerowire::ledger::{CopyReason, DropReason};
-use zerowire_vhost::memory::access;
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_vhost::memory::{GuestMemory, access};
 
-use super::{INSPECT_BYTES, TransmitContext, TxFrame};
+use super::TxFrame;
+use crate::FrameGuard;
+
+/// How much of a frame is read into private memory where something inspects it, bytes behind the
+/// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
+pub(crate) const INSPECT_BYTES: usize = 22 + 60 + 60;
+
+/// What the transmit side needs besides its ring and its port.
+pub struct TransmitContext<'a> {
+    /// The memory that the ring was made for.
+    pub memory: &'a GuestMemory,
+    /// Where to count.
+    pub counters: &'a Counters,
+    /// Who else wants frames.
+    pub detour: Option<&'a mut dyn Detour>,
+    /// What the guest may send; None for any frame.
+    pub guard: Option<&'a FrameGuard>,
+}
 
 /// Takes frames out of the way to the port (the metadata service).
 pub trait Detour {

@@ -19,7 +19,6 @@
 //! (`returns`).
 
 mod batch;
-mod context;
 mod detour;
 mod errors;
 mod line;
@@ -46,9 +45,8 @@ use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
 pub(crate) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
-pub(crate) use context::INSPECT_BYTES;
-pub use context::{TransmitContext, Turn};
-pub use detour::Detour;
+pub(crate) use detour::INSPECT_BYTES;
+pub use detour::{Detour, TransmitContext};
 use errors::OffloadErrors;
 use line::Late;
 pub(crate) use outlet::Outlet;
@@ -57,6 +55,15 @@ use parse::parse;
 use returns::Returns;
 use software::Long;
 pub(crate) use software::{FIRST_PIECE_BYTES, TxPart};
+
+/// How a ring's turn ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Chains taken.
+    pub chains: usize,
+    /// The driver wants to be notified.
+    pub notify: bool,
+}
 
 /// What became of a chain.
 enum Taken {

@@ -136,7 +136,7 @@ impl<O: Outlet> Transmit<O> {
             Some(Request::Segments { kind, size, start, offset }) => {
                 let headers = Headers::find(frame, kind, start, offset);
                 let headers = headers.map_err(|e| self.errors.log(&e))?;
-                if frame_len - headers.len() > usize::from(size) {
+                if frame_len - headers.payload_at > usize::from(size) {
                     let segmenter = Segmenter::new(frame, frame_len, headers, size, longest);
                     let segmenter = segmenter.map_err(|e| self.errors.uncut(&e, at_most))?;
                     return Ok(self.begin_long(head, segmenter, port, cx.counters));

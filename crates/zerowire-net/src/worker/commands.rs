@@ -106,7 +106,7 @@ impl<P: PortPath> RingThread for Worker<P> {
     }
 
     fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
-        (self.events.epoll(), |at| match Direction::of(at.queue) {
+        (&self.events.epoll, |at| match Direction::of(at.queue) {
             Direction::Transmit => TAG_TRANSMIT,
             Direction::Receive => TAG_RECEIVE,
         })

@@ -31,7 +31,8 @@ const SENDING_TURNS: u32 = 8;
 pub(super) struct PortEvents {
     /// The queue pair's number.
     pair: usize,
-    epoll: OwnedFd,
+    /// The set.
+    pub(super) epoll: OwnedFd,
     /// Whether the port may have frames.
     pub(super) port: PortWatch,
     /// Turns with frames to send since the last sleep.
@@ -44,11 +45,6 @@ impl PortEvents {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, wake, EventData::new_u64(TAG_WAKE), EDGES)?;
         Ok(Self { pair, epoll, port: PortWatch::Ready, sends: 0 })
-    }
-
-    /// The set.
-    pub(super) fn epoll(&self) -> &OwnedFd {
-        &self.epoll
     }
 
     /// Watches a port's descriptor from now on.

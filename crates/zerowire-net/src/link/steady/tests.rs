@@ -12,7 +12,7 @@ fn a_short_interruption_is_none() {
         assert_eq!(link.due(at), Some(DOWN));
         assert!(!link.update(false, at + DOWN - MS));
         assert!(!link.update(true, at + DOWN - MS));
-        assert!(link.is_up() && link.due(at).is_none());
+        assert!(link.up && link.due(at).is_none());
     }
 }
 
@@ -23,11 +23,11 @@ fn a_state_that_stands_counts_once() {
     let down = start + 2 * STANDS;
     assert!(!link.update(false, down));
     assert!(link.update(false, down + DOWN));
-    assert!(!link.is_up() && !link.update(false, down + 2 * DOWN));
+    assert!(!link.up && !link.update(false, down + 2 * DOWN));
     let up = down + STANDS;
     assert!(!link.update(true, up) && !link.update(true, up + UP.0 - MS));
     assert!(link.update(true, up + UP.0));
-    assert!(link.is_up() && link.due(up).is_none());
+    assert!(link.up && link.due(up).is_none());
 }
 
 /// Goes down and up for good, and returns how long up took to count.
@@ -61,5 +61,5 @@ fn while_it_flaps_faster_than_it_settles_it_stays_down() {
         assert!(!link.update(true, at + UP.0 - MS));
         assert!(!link.update(false, at + UP.0 - MS));
     }
-    assert!(!link.is_up());
+    assert!(!link.up);
 }

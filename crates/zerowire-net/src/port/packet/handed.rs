@@ -146,7 +146,7 @@ impl PacketSockets {
 
     /// Tells that process that no guest is there.
     pub(super) fn end(&self) {
-        if let Some((_, keeper)) = self.control.keeper() {
+        if let Some((_, keeper)) = &self.control.handed {
             let _ = kept::text(&PacketVerb::End).map(|verb| keeper.tell(verb));
         }
     }

@@ -77,7 +77,7 @@ impl PacketInlet {
             }
             cx.counters.system_calls.add(1);
             let room = self.buffer.len() - TAG_BYTES;
-            let (len, tag) = match link.recv_tagged(&mut self.buffer[..room]) {
+            let (len, tag) = match link.tagged.recv_tagged(&mut self.buffer[..room]) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENETDOWN)) => {

@@ -5,7 +5,6 @@
 //! is deleted leaves the sockets bound to nothing. When an interface of its name is back, they are
 //! bound to it again, so that all descriptors stay.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use super::handed::{HEADER_BYTES, PacketSockets, PacketVerb};
 use super::inbound::Inbound;
 use crate::ETH_HEADER_BYTES;
 use crate::io::PortIo;
-use crate::port::packet::{InterfaceState, PacketError, PacketReceive, PacketSocket, Slots, Tag};
+use crate::port::packet::{InterfaceState, PacketError, PacketReceive, PacketSocket, Slots};
 
 /// How often to look for an interface that is down or gone, and to read the kernel's counters.
 const LOOK: Duration = Duration::from_millis(500);
@@ -27,7 +26,7 @@ const RING_LOOK: Duration = Duration::from_secs(1);
 /// Two sockets on one interface.
 pub struct Link {
     untagged: PacketSocket,
-    tagged: PacketSocket,
+    pub(super) tagged: PacketSocket,
     inbound: Inbound,
     /// Readable when one of them is; the same as long as they live, so that who watches it misses
     /// nothing.
@@ -40,8 +39,8 @@ pub struct Link {
     looked_at: Instant,
     /// The ring is idle, and a frame that the kernel drops wakes this thread ([`Self::rest`]).
     resting: bool,
-    /// The description is another one.
-    changed: bool,
+    /// True: the description is another one.
+    pub(super) changed: bool,
     /// Frames that were lost and are not counted yet.
     missed: u64,
     segment_bytes: usize,
@@ -74,7 +73,7 @@ impl Link {
             cause: e.into(),
         })?;
         let io = PortIo::new(untagged.file());
-        let io = if untagged.is_handed() { io.for_bound_socket() } else { io.to_socket() };
+        let io = if untagged.handed.is_some() { io.for_bound_socket() } else { io.to_socket() };
         let mut this = Self {
             untagged,
             tagged,
@@ -174,7 +173,8 @@ impl Link {
     pub fn look(&mut self) {
         self.looked_at = Instant::now();
         // Who has opened them knows whether they are bound.
-        let mut state = if self.untagged.is_handed() { InterfaceState::Gone } else { self.untagged.state() };
+        let mut state =
+            if self.untagged.handed.is_some() { InterfaceState::Gone } else { self.untagged.state() };
         let mut problem = None;
         // Frames pass by both, or by none that could be told from the other's.
         if state == InterfaceState::Gone || self.tagged.state() == InterfaceState::Gone {
@@ -200,11 +200,6 @@ impl Link {
             (InterfaceState::Gone, None) => tracing::error!("interface {at} is gone; tried again"),
         }
         (self.state, self.problem) = (state, problem);
-        self.renew();
-    }
-
-    /// Has the worker look at the description anew.
-    pub fn renew(&mut self) {
         self.changed = true;
     }
 
@@ -225,7 +220,7 @@ impl Link {
         if self.looked_at.elapsed() >= LOOK {
             self.looked_at = Instant::now();
             self.read_mtu();
-            self.count_missed();
+            self.note_missed(self.untagged.missed());
             self.missed += u64::from(self.tagged.missed());
             self.open_ring();
             if self.state != InterfaceState::Up {
@@ -235,10 +230,6 @@ impl Link {
     }
 
     /// Notes what the kernel dropped, and whether the ring stands still.
-    fn count_missed(&mut self) {
-        self.note_missed(self.untagged.missed());
-    }
-
     fn note_missed(&mut self, dropped: u32) {
         self.missed += u64::from(dropped);
         if self.inbound.check(&self.untagged, &self.interface, dropped) {
@@ -303,7 +294,7 @@ impl Link {
     /// Checks for an error of the socket that a read of its empty ring does not tell.
     #[cold]
     pub(super) fn look_behind_ring(&mut self) {
-        self.count_missed();
+        self.note_missed(self.untagged.missed());
         if self.untagged.take_error().is_err() {
             self.look();
         }
@@ -313,14 +304,6 @@ impl Link {
     /// asked last.
     pub(super) fn take_missed(&mut self) -> u64 {
         std::mem::take(&mut self.missed)
-    }
-
-    /// Reads a frame with a VLAN tag; None where there is none.
-    ///
-    /// # Errors
-    /// Those of recvmsg(2).
-    pub(super) fn recv_tagged(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<Tag>)>> {
-        self.tagged.recv_tagged(buffer)
     }
 }
 

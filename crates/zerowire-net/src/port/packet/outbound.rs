@@ -104,7 +104,7 @@ impl Outbound {
                 self.wanted = Err(format!("no ring: {e}; not tried again (rings=auto)"));
             }
         }
-        link.renew();
+        link.changed = true;
     }
 
     /// Hands over frames that the kernel had no room for: they are on their way, whether the

@@ -140,8 +140,9 @@ pub struct PacketSocket {
     fd: Arc<OwnedFd>,
     interface: String,
     frames: Frames,
-    /// The number of the interface, and who has opened the socket for this process.
-    handed: Option<(u32, Arc<dyn PortKeeper>)>,
+    /// The number of the interface, and who has opened the socket for this process: another one,
+    /// which does what changes it.
+    pub(super) handed: Option<(u32, Arc<dyn PortKeeper>)>,
 }
 
 impl PacketSocket {
@@ -199,20 +200,10 @@ impl PacketSocket {
         Self { fd: Arc::new(fd), interface: interface.to_owned(), frames, handed: Some(by) }
     }
 
-    /// Whether another process has opened it, which does what changes it.
-    pub(super) fn is_handed(&self) -> bool {
-        self.handed.is_some()
-    }
-
-    /// That process, with the number of the interface.
-    pub(super) fn keeper(&self) -> Option<&(u32, Arc<dyn PortKeeper>)> {
-        self.handed.as_ref()
-    }
-
-    /// Has that process carry out a verb, which is for all sockets of the port: the one for tagged
-    /// frames asks for nothing. None where this process has opened it.
+    /// Has the process that opened it carry out a verb, which is for all sockets of the port: the
+    /// one for tagged frames asks for nothing. None where this process has opened it.
     pub(super) fn by_keeper(&self, verb: PacketVerb) -> Option<Result<(), String>> {
-        let (_, keeper) = self.keeper()?;
+        let (_, keeper) = self.handed.as_ref()?;
         if self.frames == Frames::Tagged {
             return Some(Ok(()));
         }

@@ -57,7 +57,7 @@ impl Tap {
             return format!("{problem}; tried again");
         }
         let multi = if self.pairs() > 1 { " multi_queue" } else { "" };
-        let own = if self.facts().makes { ", and so does the next connection of a front end" } else { "" };
+        let own = if self.facts.makes { ", and so does the next connection of a front end" } else { "" };
         format!(
             "tap '{name}' is gone, since somebody deleted it: frames are dropped until there is one again; 'ip tuntap add {name} \
              mode tap vnet_hdr{multi}' makes one{own}"
@@ -132,7 +132,7 @@ impl Tap {
 
     fn replace(&self, state: &mut TapState, may_make: bool) -> Result<(), TapError> {
         let there = index(&self.name);
-        if there.is_none() && !(may_make && self.facts().makes) {
+        if there.is_none() && !(may_make && self.facts.makes) {
             return Ok(());
         }
         let multi = self.pairs() > 1;

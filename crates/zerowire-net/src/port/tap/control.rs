@@ -35,7 +35,7 @@ impl Port for TapPort {
     }
 
     fn interface(&self) -> String {
-        self.tap.name().to_owned()
+        self.tap.name.clone()
     }
 
     fn link_state(&self) -> LinkState {
@@ -51,7 +51,7 @@ impl Port for TapPort {
     }
 
     fn offloads(&self) -> Offloads {
-        self.tap.facts().offloads
+        self.tap.facts.offloads
     }
 
     fn mtu(&self) -> usize {

@@ -64,7 +64,7 @@ pub struct Tap {
     pub(super) name: String,
     pub(super) control: OwnedFd,
     pub(super) queues: Vec<OwnedFd>,
-    facts: TapFacts,
+    pub(super) facts: TapFacts,
     /// Which queues take part in the traffic.
     pub(super) attached: Vec<AtomicBool>,
     /// Who has opened it, if not this process.
@@ -155,18 +155,8 @@ impl Tap {
         (1..self.pairs()).try_for_each(|i| self.attach_queue(i, false))
     }
 
-    /// What a process must know that goes on with it.
-    pub fn facts(&self) -> TapFacts {
-        self.facts
-    }
-
     pub(super) fn state(&self) -> MutexGuard<'_, TapState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The interface's name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Queue pairs.

@@ -24,7 +24,7 @@ impl KeptPort for Tap {
     /// The facts are [`TapFacts`](super::TapFacts).
     fn hand(&self) -> Result<PortText, String> {
         let queues: io::Result<_> = (0..self.pairs()).map(|i| self.queue(i)).collect();
-        Ok((text(&self.facts())?, queues.map_err(|e| e.to_string())?))
+        Ok((text(&self.facts)?, queues.map_err(|e| e.to_string())?))
     }
 
     fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
@@ -40,7 +40,7 @@ impl KeptPort for Tap {
     }
 
     fn interface(&self) -> String {
-        self.name().to_owned()
+        self.name.clone()
     }
 
     fn kernel_copies(&self) -> &'static str {

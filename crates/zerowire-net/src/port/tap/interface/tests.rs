@@ -33,7 +33,7 @@ fn a_tap_that_is_taken_over_is_as_it_was_opened() {
         tap.choose(TapSettings { offloads: all, header_len: 10 }).expect("another header");
         let queues = (0..2).map(|i| tap.queue(i)).collect::<Result<Vec<_>, _>>().expect("queues");
         let keeper = Arc::new(AnyKeeper(netdevice::socket().expect("a socket")));
-        let taken = Tap::take_over("zwtaken".to_owned(), queues, tap.facts(), keeper).expect("taken over");
+        let taken = Tap::take_over("zwtaken".to_owned(), queues, tap.facts, keeper).expect("taken over");
         assert_eq!(tap::header_len(&taken.control).ok(), Some(12));
         for (queue, attaches) in taken.queues.iter().zip([false, true]) {
             let flags = rustix::fs::fcntl_getfl(queue).expect("flags");
