@@ -129,7 +129,7 @@ pub enum XdpError {
         /// Its name, its number, where it is attached, and the remedy.
         program: String,
     },
-    /// What another process says that opens and binds sockets for this one.
+    /// What another process says that opens and binds sockets for this one, or who asks for a socket.
     #[error("{0}")]
     Told(String),
     /// A system call failed for another reason.

@@ -103,14 +103,15 @@ impl From<XdpError> for XdpRefusal {
             XdpError::Down { .. } => Self::Down,
             XdpError::Busy { .. } => Self::Busy,
             XdpError::NoZeroCopy { .. } => Self::NoZeroCopy,
-            XdpError::System { ref cause, .. }
-                if matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) =>
-            {
-                Self::NoInterface
-            }
+            XdpError::System { ref cause, .. } if is_gone(cause) => Self::NoInterface,
             other => Self::Other(other.to_string()),
         }
     }
+}
+
+/// Whether an error says that an interface is gone.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
 /// An answer with the descriptors that come along.

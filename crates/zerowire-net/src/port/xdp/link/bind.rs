@@ -1,11 +1,9 @@
 //! Binding the socket, in which mode, and closing it.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
 use zerowire_sys::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 use zerowire_vhost::memory::GuestMemory;
 
@@ -15,7 +13,7 @@ use super::{Link, RETRY};
 use crate::Policy;
 use crate::port::PortPath;
 use crate::port::xdp::RING_ENTRIES;
-use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts};
+use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts, is_gone};
 use crate::port::xdp::registrar::Registrar;
 use crate::port::xdp::slab::FIRST_PLACES;
 use crate::port::xdp::umem::{Slab, VmUmem};
@@ -52,34 +50,16 @@ pub struct LinkOptions {
     pub reserve: usize,
 }
 
-/// Why the socket could not be bound.
-#[derive(Debug, Error)]
-enum BindError {
-    #[error(transparent)]
-    Xdp(#[from] XdpError),
-    /// Zero copy was asked for, and does not do for this guest.
-    #[error("interface {interface}: no zero copy: {why}; or use mode=auto or copy")]
-    Unsafe { interface: String, why: String },
-}
-
 /// How long frames wait for a queue that another socket has, before they are dropped.
 const BUSY_HOLD: Duration = Duration::from_secs(5);
 
-impl BindError {
-    /// Whether it passes by itself.
-    fn passes(&self) -> bool {
-        use XdpError::{Busy, Down, NoInterface, System};
-        match self {
-            Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }) => true,
-            Self::Xdp(System { cause, .. }) => is_gone(cause),
-            _ => false,
-        }
+/// Whether an error passes by itself.
+fn passes(error: &XdpError) -> bool {
+    match error {
+        XdpError::Down { .. } | XdpError::NoInterface { .. } | XdpError::Busy { .. } => true,
+        XdpError::System { cause, .. } => is_gone(cause),
+        _ => false,
     }
-}
-
-/// Whether an error says that an interface is gone.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
 impl Link {
@@ -106,7 +86,7 @@ impl Link {
             self.wanted = Wanted::ToSend;
         }
         match self.bind() {
-            Err(e) if !e.passes() => Err(e.to_string()),
+            Err(e) if !passes(&e) => Err(e.to_string()),
             _ => Ok(()),
         }
     }
@@ -129,7 +109,7 @@ impl Link {
         self.bound.is_none() && self.binding.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
     }
 
-    fn bind(&mut self) -> Result<(), BindError> {
+    fn bind(&mut self) -> Result<(), XdpError> {
         if self.bound.is_some() {
             return Ok(());
         }
@@ -138,11 +118,11 @@ impl Link {
         match &result {
             Ok(()) => (binding.retry_at, binding.problem, binding.busy_since) = (None, None, None),
             Err(e) => {
-                let busy = matches!(e, BindError::Xdp(XdpError::Busy { .. }));
+                let busy = matches!(e, XdpError::Busy { .. });
                 binding.busy_since = busy.then(|| binding.busy_since.unwrap_or_else(Instant::now));
                 let text = e.to_string();
                 if binding.problem.as_ref() != Some(&text) && !self.options.access.is_over() {
-                    tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
+                    tracing::warn!("{text}{}", if passes(e) { "; tried again" } else { "" });
                 }
                 binding.problem = Some(text);
                 binding.retry_at = Some(Instant::now() + RETRY);
@@ -151,7 +131,7 @@ impl Link {
         result
     }
 
-    fn bind_in_mode(&mut self) -> Result<(), BindError> {
+    fn bind_in_mode(&mut self) -> Result<(), XdpError> {
         let interface = self.options.interface.clone();
         let mut found = self.find()?;
         if let Ok(mtu) = found.interface.mtu() {
@@ -160,9 +140,13 @@ impl Link {
         let mode = self.options.mode;
         let unsafe_since = if mode == Mode::Copy { None } else { self.unsafe_for_zero_copy(&found.facts) };
         let why = match (mode, unsafe_since) {
-            (Mode::Copy, _) => return Ok(self.bind_as(found, false)?),
-            (Mode::ZeroCopy, Some(why)) => return Err(BindError::Unsafe { interface, why }),
-            (Mode::ZeroCopy, None) => return Ok(self.bind_as(found, true)?),
+            (Mode::Copy, _) => return self.bind_as(found, false),
+            // It was asked for, and does not do for this guest.
+            (Mode::ZeroCopy, Some(why)) => {
+                let text = format!("interface {interface}: no zero copy: {why}; or use mode=auto or copy");
+                return Err(XdpError::Told(text));
+            }
+            (Mode::ZeroCopy, None) => return self.bind_as(found, true),
             (Mode::Auto, Some(why)) => why,
             (Mode::Auto, None) => match self.bind_as(found, true) {
                 Ok(()) => return Ok(()),
@@ -170,14 +154,14 @@ impl Link {
                     found = self.find()?;
                     "its driver refused that mode".to_owned()
                 }
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(e),
             },
         };
         if self.binding.why_copy.as_ref() != Some(&why) {
             tracing::info!("{interface}: copy mode, since {why}");
             self.binding.why_copy = Some(why);
         }
-        Ok(self.bind_as(found, false)?)
+        self.bind_as(found, false)
     }
 
     fn find(&self) -> Result<FoundInterface, XdpError> {
