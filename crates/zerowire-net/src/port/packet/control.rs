@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::outbound::is_wanted;
+use super::outbound::{Outbound, is_wanted};
 use super::{
     Frames, InterfaceState, KERNEL_COPIES, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue,
-    PacketRings, PacketSend, PacketSocket, PacketSockets, PacketSpec,
+    PacketRings, PacketSocket, PacketSockets, PacketSpec,
 };
 use crate::features::Offloads;
 use crate::link::LinkState;
@@ -139,13 +139,14 @@ impl Port for PacketPort {
             self.bound();
         }
         let (interface, policy) = (self.spec.interface.clone(), self.policy);
-        let send = PacketSend { ring: self.rings(), insists: self.spec.rings == PacketRings::On };
+        let (ring, insists) = (self.rings(), self.spec.rings == PacketRings::On);
         let receive = self.spec.receive;
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         let handed = self.handed.clone();
         WorkerHandle::spawn(setup, move || {
-            let queue = PacketQueue::open(&interface, handed.clone(), receive, no_ring, send);
+            let outbound = Outbound::new(handed.clone(), ring, insists);
+            let queue = PacketQueue::open(&interface, receive, no_ring, outbound);
             let queue = queue.map_err(io::Error::other)?;
             Ok(PacketPath { queue, policy, shared, pair, handed })
         })

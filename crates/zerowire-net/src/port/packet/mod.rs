@@ -38,7 +38,7 @@ use handed::PacketSockets;
 pub use inlet::{LOOKS, PacketInlet};
 pub use link::Link;
 pub use outlet::PacketOutlet;
-pub use queue::{PacketQueue, PacketSend};
+pub use queue::PacketQueue;
 pub use socket::{Arrived, Frames, InterfaceState, PacketError, PacketSocket, SLOT_BYTES, SLOTS, Slots, Tag};
 pub use spec::{PacketReceive, PacketRings, PacketSpec};
 pub use system_calls::SYSTEM_CALLS;

@@ -11,7 +11,7 @@ use zerowire::packet::PacketOptions;
 use zerowire_sys::netlink::LinkInfo;
 
 use super::frame_ring::FrameRing;
-use super::{Link, PacketRings, PacketSend, PacketSockets, PacketSpec};
+use super::{Link, PacketRings, PacketSockets, PacketSpec};
 
 /// How long to wait before another attempt to open a ring.
 const RETRY: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ pub(super) fn is_wanted(spec: &PacketSpec) -> Result<(), String> {
 /// How frames of the guest go.
 pub(super) struct Outbound {
     /// The sockets of another process, one of which has the ring; None where this one opens it.
-    handed: Option<Arc<PacketSockets>>,
+    pub(super) handed: Option<Arc<PacketSockets>>,
     /// Whether to use a ring, or why not.
     wanted: Result<(), String>,
     /// True: if the ring can't be opened, retry again and again (`rings=on`).
@@ -46,10 +46,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(
-        handed: Option<Arc<PacketSockets>>,
-        PacketSend { ring: wanted, insists }: PacketSend,
-    ) -> Self {
+    pub(super) fn new(handed: Option<Arc<PacketSockets>>, wanted: Result<(), String>, insists: bool) -> Self {
         Self { handed, wanted, insists, ring: None, problem: None, retry_at: None }
     }
 

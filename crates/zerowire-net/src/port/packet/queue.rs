@@ -1,26 +1,16 @@
 //! What the frames of one queue pair go by: the sockets, and the ring that some are sent by.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use zerowire::ledger::Counters;
 
 use super::Link;
-use super::handed::PacketSockets;
 use super::outbound::Outbound;
 use crate::io::PortIo;
 use crate::port::packet::{PacketError, PacketReceive};
 
 /// How long a worker sleeps at most while the ring has frames that the kernel had no room for.
 const RING_NAP: Duration = Duration::from_millis(1);
-
-/// How a queue pair is to send.
-pub struct PacketSend {
-    /// Whether frames go by a ring, or why not.
-    pub ring: Result<(), String>,
-    /// True: if the ring can't be opened, retry again and again (`rings=on`).
-    pub insists: bool,
-}
 
 /// The sockets and the ring of one queue pair.
 pub struct PacketQueue {
@@ -39,13 +29,12 @@ impl PacketQueue {
     /// Those of [`Link::open`].
     pub(super) fn open(
         interface: &str,
-        handed: Option<Arc<PacketSockets>>,
         receive: PacketReceive,
         no_ring: Option<&str>,
-        send: PacketSend,
+        outbound: Outbound,
     ) -> Result<Self, PacketError> {
-        let (link, io) = Link::open(interface, handed.as_deref(), receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(handed, send) })
+        let (link, io) = Link::open(interface, outbound.handed.as_deref(), receive, no_ring)?;
+        Ok(Self { io, link, outbound })
     }
 
     /// In words, for the log and the statistics.
