@@ -260,7 +260,7 @@ impl Server {
     /// What was moved so far, of the VMs that run.
     pub fn stats(&self) -> ServerStats {
         let stats = |(config, served): (&VmConfig, &Served<VmContext>)| {
-            VmStats::new(&served.vm, config.endpoint.to_string(), &config.port.to_string())
+            VmStats::new(&served.vm, config.endpoint.to_string(), &config.port)
         };
         ServerStats::since(self.start, self.parts.roster.with_running(|vms| vms.map(stats).collect()))
     }

@@ -10,6 +10,7 @@ use zerowire_vhost::host::{KickHistogram, KickTimes};
 use zerowire_vhost::limit::{Limiter, Limiters, Limits};
 
 use crate::link::{LinkShared, LinkState, LinkStats};
+use crate::port::PortSpec;
 use crate::vm::VmContext;
 
 /// Counters of one queue pair.
@@ -143,7 +144,7 @@ pub struct VmStats {
 pub type ServerStats = zerowire_vhost::serve::ServerStats<VmStats>;
 
 impl VmStats {
-    pub(super) fn new(vm: &VmContext, socket: String, port: &str) -> Self {
+    pub(super) fn new(vm: &VmContext, socket: String, port: &PortSpec) -> Self {
         let VmContext { control, port: interface, shared, .. } = vm;
         let sum = |get: fn(&PairCounters) -> (&Counters, &KickTimes), limiter: &Limiter| {
             let held_up = limiter.stats();
@@ -165,7 +166,7 @@ impl VmStats {
         Self {
             name: control.name.clone(),
             socket,
-            port: port.to_owned(),
+            port: port.to_string(),
             connected: control.connected.load(Ordering::Relaxed),
             connections: control.connections.load(Ordering::Relaxed),
             connection_errors: control.connection_errors.load(Ordering::Acquire),
@@ -185,7 +186,7 @@ impl VmStats {
                 interface_state: interface.link_state(),
                 interface: interface.interface(),
                 link: shared.link.as_ref().map(|l| l.stats()),
-                kernel_copies: interface.kernel_copies(),
+                kernel_copies: port.kernel_copies(),
                 capture: vm.capture.get().as_ref().map(CaptureInterface::stats),
             },
             transmit: sum(|p| (&p.transmit, &p.kicks[1]), &shared.limiters.transmit),

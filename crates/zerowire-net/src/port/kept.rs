@@ -45,9 +45,6 @@ pub trait KeptPort: Send + Sync {
 
     /// The name that the interface has now. Nobody waits for what a child has asked meanwhile.
     fn interface(&self) -> String;
-
-    /// Copies on the way of frames that no process makes.
-    fn kernel_copies(&self) -> &'static str;
 }
 
 /// What became of a verb.

@@ -2,7 +2,7 @@
 //!
 //! * `spec.rs` of a folder: what a user asks for, as text and as a value ([`PortSpec`]).
 //! * `control.rs`: the open port as a control thread sees it (`Port`), and a path for a worker
-//!   (`PortPath`).
+//!   (`PortPath`), which a link of AF_XDP is itself.
 //! * `kept.rs`: the port that one process keeps open for another one ([`KeptPort`]).
 //! * The rest: what a path sends and receives by, an `Outlet` ([`transmit`](crate::transmit)) and
 //!   an `Inlet` ([`receive`](crate::receive)).
@@ -141,9 +141,6 @@ pub(crate) trait Port: Send + Sync {
     fn attend(&self) -> Option<Renewal> {
         None
     }
-
-    /// Copies on the way that this process does not make, for the statistics.
-    fn kernel_copies(&self) -> &'static str;
 
     /// Starts the worker of a queue pair.
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle>;

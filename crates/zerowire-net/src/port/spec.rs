@@ -120,6 +120,9 @@ pub trait Spec: fmt::Display {
     /// What the user reads.
     fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String>;
 
+    /// Copies on the way of frames that no process makes, for the statistics.
+    fn kernel_copies(&self) -> &'static str;
+
     /// The system calls of a process that has taken it over.
     fn system_calls(&self) -> &'static [&'static [AllowedCall]];
 }

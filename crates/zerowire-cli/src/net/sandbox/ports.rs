@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
-use zerowire_net::port::{KeptPort, PortAnswer};
+use zerowire_net::port::{KeptPort, PortAnswer, PortSpec};
 use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 
 use super::message::ChildOrder;
@@ -52,10 +52,10 @@ pub(super) fn answer(
 }
 
 /// What the statistics have of it.
-pub(super) fn state(port: &dyn KeptPort) -> PortState {
+pub(super) fn state(port: &dyn KeptPort, spec: &PortSpec) -> PortState {
     let interface = port.interface();
     let interface_state = LinkState::by_name(&interface);
-    PortState { interface, interface_state, link: None, kernel_copies: port.kernel_copies(), capture: None }
+    PortState { interface, interface_state, link: None, kernel_copies: spec.kernel_copies(), capture: None }
 }
 
 /// How long until a child that took no order is told again.

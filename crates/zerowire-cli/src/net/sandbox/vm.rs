@@ -242,7 +242,7 @@ impl NetVm {
     pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> ServedStats<VmStats> {
         let told = asked.as_ref().and_then(|question| question.answer(deadline));
         // Before anything is locked that others wait for.
-        let port = ports::state(&*self.port);
+        let port = ports::state(&*self.port, &self.config.port);
         let mut state = lock(&self.state);
         // What another child has told before this one is counted already.
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));

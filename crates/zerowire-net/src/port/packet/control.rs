@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::outbound::{Outbound, is_wanted};
 use super::{
-    Frames, InterfaceState, KERNEL_COPIES, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue,
-    PacketRings, PacketSocket, PacketSockets, PacketSpec,
+    Frames, InterfaceState, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue, PacketRings,
+    PacketSocket, PacketSockets, PacketSpec,
 };
 use crate::features::Offloads;
 use crate::link::LinkState;
@@ -126,10 +126,6 @@ impl Port for PacketPort {
 
     fn takes_missing_pages(&self) -> bool {
         true
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::handed::{PacketSockets, PacketVerb};
 use super::spec::LEAST_DESCRIPTORS;
-use super::{KERNEL_COPIES, PacketError, PacketPort, PacketReceive, PacketSpec};
+use super::{PacketError, PacketPort, PacketReceive, PacketSpec};
 use crate::port::kept::text;
 use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
@@ -53,10 +53,6 @@ impl KeptPort for KeptPacket {
             Ok(sockets) => sockets.interface(),
             Err(_) => self.spec.interface.clone(),
         }
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 }
 

@@ -6,7 +6,7 @@ use zerowire_sys::allowed::AllowedCall;
 
 use super::handed::FIRST_NUMBER;
 use super::kept::{self, KeptPacket};
-use super::{PacketPort, SYSTEM_CALLS};
+use super::{KERNEL_COPIES, PacketPort, SYSTEM_CALLS};
 use crate::port::spec::{FollowLink, Spec};
 use crate::port::{KeptPort, OpenPort, PortError, PortParts};
 
@@ -131,6 +131,10 @@ impl Spec for PacketSpec {
 
     fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        KERNEL_COPIES
     }
 
     fn system_calls(&self) -> &'static [&'static [AllowedCall]] {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::again::LOOK;
-use super::{KERNEL_COPIES, Tap, TapInlet, TapOutlet, TapSettings};
+use super::{Tap, TapInlet, TapOutlet, TapSettings};
 use crate::Policy;
 use crate::features::{Offloads, header_len, toward_guest};
 use crate::io::PortIo;
@@ -88,10 +88,6 @@ impl Port for TapPort {
 
     fn takes_missing_pages(&self) -> bool {
         true
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KERNEL_COPIES, Tap, TapPort, TapSettings, TapSpec};
+use super::{Tap, TapPort, TapSettings, TapSpec};
 use crate::config::check_mtu;
 use crate::port::kept::text;
 use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
@@ -41,10 +41,6 @@ impl KeptPort for Tap {
 
     fn interface(&self) -> String {
         self.name.clone()
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 }
 

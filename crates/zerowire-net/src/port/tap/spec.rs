@@ -4,7 +4,7 @@ use std::fmt;
 
 use zerowire_sys::allowed::AllowedCall;
 
-use super::{SYSTEM_CALLS, Tap, TapPort, kept};
+use super::{KERNEL_COPIES, SYSTEM_CALLS, Tap, TapPort, kept};
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
 use crate::port::{KeptPort, OpenPort, PortError, PortParts, PortSpec};
 
@@ -64,6 +64,10 @@ impl Spec for TapSpec {
 
     fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        KERNEL_COPIES
     }
 
     fn system_calls(&self) -> &'static [&'static [AllowedCall]] {

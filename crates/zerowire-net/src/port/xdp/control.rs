@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zerowire_sys::netdevice;
 
 use super::geometry::MAX_MTU;
-use super::{KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpQueues, XdpSpec};
+use super::{Link, LinkOptions, Registrar, XdpAccess, XdpQueues, XdpSpec};
 use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
@@ -137,10 +137,6 @@ impl Port for XdpPort {
 
     fn attend(&self) -> Option<Renewal> {
         self.registrar.attend()
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {

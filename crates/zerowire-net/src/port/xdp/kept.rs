@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::handed::XdpOutcome;
-use super::{KERNEL_COPIES, XdpAccess, XdpPort, XdpQueues, XdpSpec};
+use super::{XdpAccess, XdpPort, XdpQueues, XdpSpec};
 use crate::port::kept::text;
 use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
@@ -47,10 +47,6 @@ impl KeptPort for XdpQueues {
 
     fn interface(&self) -> String {
         self.name()
-    }
-
-    fn kernel_copies(&self) -> &'static str {
-        KERNEL_COPIES
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zerowire_sys::allowed::AllowedCall;
 
-use super::{SYSTEM_CALLS, XdpMode, XdpPort, XdpQueues, kept};
+use super::{KERNEL_COPIES, SYSTEM_CALLS, XdpMode, XdpPort, XdpQueues, kept};
 use crate::config::{MacAddress, six_bytes};
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
 use crate::port::{KeptPort, OpenPort, PortError, PortParts};
@@ -193,6 +193,10 @@ impl Spec for XdpSpec {
 
     fn take_over(&self, parts: PortParts<'_>) -> Result<OpenPort, String> {
         kept::take_over(self, parts)
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        KERNEL_COPIES
     }
 
     fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
