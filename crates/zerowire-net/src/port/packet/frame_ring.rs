@@ -9,7 +9,6 @@
 //! What a ring can't say (UDP fragmentation, ECN) goes by the socket.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use zerowire::ledger::{Counters, DropReason};
@@ -18,15 +17,16 @@ use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_vhost::memory::access;
 use zerowire_wire::vnet::Fields;
 
+use super::PacketError;
 use super::handed::{PacketSockets, PacketVerb};
-use super::{PacketError, PacketSocket};
 use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, headers_len};
 use crate::transmit::TxFrame;
 
 /// Places in the ring: as many frames may be under way. They take 17 MiB of the kernel's memory.
 const SLOTS: usize = 256;
 
-fn options() -> PacketOptions {
+/// What a ring is opened with.
+pub(super) fn options() -> PacketOptions {
     PacketOptions::default().slots(SLOTS).offload(true)
 }
 
@@ -49,22 +49,6 @@ impl FrameRing {
     /// Those of [`PacketRing::open`].
     pub fn open(interface: &str) -> Result<Self, OpenError> {
         Ok(Self::of(PacketRing::open(interface, &options())?))
-    }
-
-    /// Gives a socket a ring that another process [takes over](Self::take_over).
-    ///
-    /// # Errors
-    /// Those of [`PacketRing::set_up`].
-    pub fn set_up(socket: &PacketSocket) -> Result<(), OpenError> {
-        PacketRing::set_up(socket.as_fd(), &options())
-    }
-
-    /// Takes it away again.
-    ///
-    /// # Errors
-    /// Those of [`PacketRing::remove`].
-    pub fn take_away(socket: &PacketSocket) -> Result<(), OpenError> {
-        PacketRing::remove(socket.as_fd())
     }
 
     /// The ring of a socket that another process keeps.

@@ -20,9 +20,10 @@ use std::sync::Arc;
 
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
+use zerowire::packet::PacketRing;
 use zerowire_sys::{netdevice, packet as sys};
 
-use super::frame_ring::FrameRing;
+use super::frame_ring::options;
 use super::outbound::is_wanted;
 use super::{Frames, PacketError, PacketSocket, PacketSpec, Slots};
 use crate::port::{PortKeeper, kept};
@@ -183,7 +184,9 @@ impl PacketSockets {
             PacketVerb::ReceiveRing(false) => Slots::close(self.untagged.as_fd()).map_err(|e| e.to_string()),
             // A child asks for none then.
             PacketVerb::TransmitRing if let Some(why) = &self.facts.no_ring => Err(why.clone()),
-            PacketVerb::TransmitRing => FrameRing::set_up(&self.ring).map_err(|e| e.to_string()),
+            PacketVerb::TransmitRing => {
+                PacketRing::set_up(self.ring.as_fd(), &options()).map_err(|e| e.to_string())
+            }
         }
     }
 
@@ -192,7 +195,7 @@ impl PacketSockets {
             socket.unbind();
         }
         // One that has none says nothing of it. One whose frames are not sent stays until then.
-        let _ = (Slots::close(self.untagged.as_fd()), FrameRing::take_away(&self.ring));
+        let _ = (Slots::close(self.untagged.as_fd()), PacketRing::remove(self.ring.as_fd()));
         for socket in [&self.untagged, &self.tagged] {
             let read =
                 || rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::TRUNC);

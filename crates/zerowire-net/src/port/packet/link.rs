@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use zerowire_sys::packet::take_error;
 use zerowire_sys::syscall::epoll_wait;
 
 use super::handed::{HEADER_BYTES, PacketSockets, PacketVerb};
@@ -295,7 +296,7 @@ impl Link {
     #[cold]
     pub(super) fn look_behind_ring(&mut self) {
         self.note_missed(self.untagged.missed());
-        if self.untagged.take_error().is_err() {
+        if take_error(self.untagged.as_fd()).is_err() {
             self.look();
         }
     }

@@ -351,14 +351,6 @@ impl PacketSocket {
         }
     }
 
-    /// The error that the socket has met since this was asked last, where no read tells it.
-    ///
-    /// # Errors
-    /// ENETDOWN: the interface went down or away.
-    pub fn take_error(&self) -> io::Result<()> {
-        sys::take_error(self.fd.as_fd())
-    }
-
     /// Whether a frame waits in the socket's receive queue.
     pub fn has_queued(&self) -> bool {
         sys::next_bytes(self.fd.as_fd()) > 0

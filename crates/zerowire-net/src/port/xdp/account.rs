@@ -41,7 +41,7 @@ impl Frame {
 }
 
 /// Frames in the TX ring, and sums of those that have left it since they were counted last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Account {
     queued: VecDeque<Frame>,
     /// Pieces of the queued frames.
@@ -60,18 +60,7 @@ pub struct Account {
 impl Account {
     /// Nothing.
     pub fn new() -> Self {
-        Self {
-            queued: VecDeque::with_capacity(RING_ENTRIES as usize),
-            pieces: 0,
-            frames: 0,
-            whole: 0,
-            lent_bytes: 0,
-            header_bytes: 0,
-            copied: [0; CopyReason::ALL.len()],
-            any_copied: false,
-            refused: 0,
-            calls: 0,
-        }
+        Self { queued: VecDeque::with_capacity(RING_ENTRIES as usize), ..Self::default() }
     }
 
     /// A frame was put into the ring, with the number of its loan.

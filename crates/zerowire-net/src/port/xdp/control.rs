@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zerowire_sys::netdevice;
 
 use super::geometry::MAX_MTU;
+use super::handed::XdpVerb;
 use super::{Link, LinkOptions, Registrar, XdpAccess, XdpQueues, XdpSpec};
 use crate::Policy;
 use crate::features::Offloads;
@@ -124,7 +125,8 @@ impl Port for XdpPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        self.access.announce(frame)
+        let sent = self.access.ask(XdpVerb::Announce(frame.to_vec()), &[]);
+        sent.map(drop).map_err(|e| e.to_string())
     }
 
     fn flush(&self) {

@@ -178,7 +178,12 @@ impl XdpAccess {
         matches!(&self.holder, XdpHolder::Another(keeper) if keeper.has_left())
     }
 
-    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> Result<(XdpAnswer, Vec<OwnedFd>), XdpError> {
+    /// Has who has the interface carry out a verb.
+    pub(super) fn ask(
+        &self,
+        verb: XdpVerb,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(XdpAnswer, Vec<OwnedFd>), XdpError> {
         let queue = match verb {
             XdpVerb::Bind(pair, _) => self.queue + pair as u32,
             _ => self.queue,
@@ -225,36 +230,13 @@ impl XdpAccess {
         Ok(Interface::known(&self.interface, index, control))
     }
 
-    /// Whether it takes frames for any address from now on.
-    pub(super) fn be_promiscuous(&self, pair: usize) -> bool {
-        self.ask(XdpVerb::BePromiscuous(pair), &[]).is_ok()
-    }
-
     /// Has frames come to a socket. Returns how many were too long before.
     pub(super) fn steer(&self, pair: usize, socket: &Socket, longest_bytes: u32) -> Result<u64, XdpError> {
         self.number(XdpVerb::Steer(pair, longest_bytes), &[socket.as_fd()])
     }
 
-    pub(super) fn unsteer(&self, pair: usize) -> Result<(), XdpError> {
-        self.ask(XdpVerb::Unsteer(pair), &[]).map(drop)
-    }
-
-    pub(super) fn await_steered(&self) -> Result<(), XdpError> {
-        self.ask(XdpVerb::AwaitSteered, &[]).map(drop)
-    }
-
     pub(super) fn too_long(&self, pair: usize) -> Option<u64> {
         self.number(XdpVerb::TooLong(pair), &[]).ok()
-    }
-
-    pub(super) fn release(&self, pair: usize) {
-        // Without the other process there is nobody to tell, and it has let go.
-        let _ = self.ask(XdpVerb::Release(pair), &[]);
-    }
-
-    pub(super) fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        let sent = self.ask(XdpVerb::Announce(frame.to_vec()), &[]);
-        sent.map(drop).map_err(|e| e.to_string())
     }
 
     /// Takes bytes of what may be pinned: the most as a whole, or where the port does with a part

@@ -13,7 +13,7 @@ use super::{Link, RETRY};
 use crate::Policy;
 use crate::port::PortPath;
 use crate::port::xdp::RING_ENTRIES;
-use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts, is_gone};
+use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts, XdpVerb, is_gone};
 use crate::port::xdp::registrar::Registrar;
 use crate::port::xdp::slab::FIRST_PLACES;
 use crate::port::xdp::umem::{Slab, VmUmem};
@@ -203,7 +203,7 @@ impl Link {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
         let LinkOptions { access, pair, promiscuous, .. } = &self.options;
-        self.binding.is_deaf = *promiscuous && !access.be_promiscuous(*pair);
+        self.binding.is_deaf = *promiscuous && access.ask(XdpVerb::BePromiscuous(*pair), &[]).is_err();
         // As it is now; the watch tells of what comes.
         let mtu = interface.mtu();
         self.bound = Some(BoundSocket { socket, slab, watch, interface, steered: false, posted: false });
@@ -296,7 +296,8 @@ impl Link {
         if let Some(bound) = self.bound.take() {
             self.missed.ask(&bound.socket, self.options.access.too_long(self.options.pair));
             drop(bound);
-            self.options.access.release(self.options.pair);
+            // Without the other process there is nobody to tell, and it has let go.
+            let _ = self.options.access.ask(XdpVerb::Release(self.options.pair), &[]);
         }
         self.missed.end();
         self.outgoing.end();

@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use zerowire_sys::xdp::{Descriptor, Socket, XdpError};
 use zerowire_vhost::memory::GuestMemory;
 
+use super::handed::XdpVerb;
 use super::umem::{Slab, VmUmem};
 use super::{XdpInlet, XdpOutlet};
 use crate::port::PortPath;
@@ -127,7 +128,7 @@ impl Link {
     pub fn unsteer(&mut self) {
         if let Some(bound) = &mut self.bound
             && std::mem::take(&mut bound.steered)
-            && let Err(e) = self.options.access.unsteer(self.options.pair)
+            && let Err(e) = self.options.access.ask(XdpVerb::Unsteer(self.options.pair), &[])
             && !self.is_over()
         {
             tracing::warn!("{e}");
@@ -140,7 +141,7 @@ impl Link {
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
         // Otherwise frames get time to come in.
-        if self.options.access.await_steered().is_err() {
+        if self.options.access.ask(XdpVerb::AwaitSteered, &[]).is_err() {
             let _ = poll(&mut [], NAPS.1.try_into().ok().as_ref());
         }
     }
