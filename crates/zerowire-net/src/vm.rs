@@ -22,7 +22,7 @@ use crate::device::NetDevice;
 use crate::guard::FrameGuard;
 use crate::link::{Follower, LinkEyes, ToldLink};
 use crate::metadata::MetadataSource;
-use crate::port::{OpenPort, Port, PortError, PortSpec};
+use crate::port::{FollowLink, OpenPort, Port, PortError, PortSpec};
 use crate::stats::Shared;
 
 /// One VM.
@@ -361,7 +361,7 @@ pub(super) fn start(
         }
         _ => None,
     };
-    if port.ignores_link() {
+    if port.link() == Some(FollowLink::Ignore) {
         let interface = port.interface();
         tracing::info!(
             vm,

@@ -147,11 +147,6 @@ impl PortSpec {
         (self.link() == Some(FollowLink::Follow)).then(|| self.interface())
     }
 
-    /// Whether the guest could see the interface's state, and is not to.
-    pub(crate) fn ignores_link(&self) -> bool {
-        self.link() == Some(FollowLink::Ignore)
-    }
-
     fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let first = parts.next().unwrap_or_default();

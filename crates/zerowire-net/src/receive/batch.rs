@@ -253,7 +253,7 @@ impl Inlet for ReadBatch {
     }
 
     fn settle(&mut self) {
-        self.forecast.settle_for_less();
+        self.forecast.longest_seen = 0;
     }
 
     #[inline]

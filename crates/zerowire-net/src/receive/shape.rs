@@ -47,11 +47,6 @@ impl Forecast {
         len <= self.copybreak
     }
 
-    /// Timed out waiting for room.
-    pub(super) fn settle_for_less(&mut self) {
-        self.longest_seen = 0;
-    }
-
     /// A frame of `len` bytes took `chains` chains.
     #[inline]
     pub(super) fn note(&mut self, len: usize, chains: usize) {

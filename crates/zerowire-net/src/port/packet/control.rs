@@ -102,10 +102,6 @@ impl Port for PacketPort {
         self.bound().mtu().unwrap_or(1500)
     }
 
-    fn set_features(&self, _acked: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn set_mtu(&self, mtu: usize) -> Result<(), String> {
         let (name, has) = (&self.spec.interface, self.mtu());
         if mtu > has {

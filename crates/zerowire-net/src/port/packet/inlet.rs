@@ -68,7 +68,7 @@ impl PacketInlet {
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
         let link = &mut port.link;
-        cx.counters.dropped_many(DropReason::NoRoom, link.take_missed());
+        cx.counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut link.missed));
         let left = side.most_frames.saturating_sub(turn.turn.chains).max(1);
         let (mut frames, most) = (0, TAGGED_BATCH.min(left));
         for _ in 0..most {

@@ -42,8 +42,9 @@ pub struct Link {
     resting: bool,
     /// True: the description is another one.
     pub(super) changed: bool,
-    /// Frames that were lost and are not counted yet.
-    missed: u64,
+    /// Frames that the kernel dropped, or that were lost in a ring that was closed, and that are not
+    /// counted yet.
+    pub(super) missed: u64,
     segment_bytes: usize,
 }
 
@@ -299,12 +300,6 @@ impl Link {
         if take_error(self.untagged.as_fd()).is_err() {
             self.look();
         }
-    }
-
-    /// Frames that the kernel dropped, or that were lost in a ring that was closed, since this was
-    /// asked last.
-    pub(super) fn take_missed(&mut self) -> u64 {
-        std::mem::take(&mut self.missed)
     }
 }
 

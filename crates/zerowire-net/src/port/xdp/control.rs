@@ -110,10 +110,6 @@ impl Port for XdpPort {
         self.access.mtu().unwrap_or(1500).min(MAX_MTU)
     }
 
-    fn set_features(&self, _acked: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn set_mtu(&self, mtu: usize) -> Result<(), String> {
         let (name, has) = (&self.spec.interface, self.mtu());
         if mtu > has {
