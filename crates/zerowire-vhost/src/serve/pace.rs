@@ -60,8 +60,9 @@ impl Pace {
         self.quick == FREE + 1
     }
 
-    /// Whether the log should say now that front ends want more queues than there are.
-    pub(super) fn wants_queues(&mut self, progress: Progress) -> bool {
+    /// Whether the log should say now that front ends leave when the queues are counted. QEMU does
+    /// so if it wants more, or if its guest has features that are not offered.
+    pub(super) fn leaves_at_queues(&mut self, progress: Progress) -> bool {
         self.counted = if progress == Progress::CountedQueues { self.counted.saturating_add(1) } else { 0 };
         self.counted == TELLING
     }

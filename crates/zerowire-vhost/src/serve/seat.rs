@@ -233,7 +233,7 @@ impl<'a> Seat<'a> {
         // Only a front end that left by itself says by that what it wants.
         let left = matches!(end, End::Closed(Ok(LEFT)));
         let progress = if left { session.progress() } else { Progress::default() };
-        let queues = self.pace.wants_queues(progress).then(|| session.queues());
+        let queues = self.pace.leaves_at_queues(progress).then(|| session.queues());
         drop(session);
         drop(connection);
         match end {
@@ -246,7 +246,10 @@ impl<'a> Seat<'a> {
             End::HandedOver(image, reply) => self.give(image, reply),
         }
         if let Some(queues) = queues {
-            let text = format!("front ends leave when they are told that there are {queues}");
+            let text = format!(
+                "front ends leave before they set up a queue. They may want more: there are {queues}. Or their guest has features \
+                 that this device does not offer: start the guest anew"
+            );
             tracing::warn!("{}: {text}", control.name);
             self.vm.set_error(text);
         }

@@ -83,6 +83,11 @@ impl Ledger {
         self.0[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))
     }
 
+    /// What the VM's frames go to.
+    pub fn port(&self) -> Result<&str> {
+        self.0["port"].as_str().with_context(|| format!("no port in {}", self.0))
+    }
+
     /// Connections that ended since the port's link was down.
     pub fn disconnects(&self) -> Result<u64> {
         self.0["link"]["disconnects"].as_u64().with_context(|| format!("no link in {}", self.0))

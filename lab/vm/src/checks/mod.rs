@@ -10,6 +10,7 @@ mod migration;
 mod net;
 mod package;
 mod quickstart;
+mod reconnect;
 mod send;
 mod setup;
 mod stores;
@@ -68,6 +69,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("reboot", On::Qemu10, change::reboot),
     ("reboot-xdp", On::Linux7, change::reboot_xdp),
     ("link-state", On::Ends, link::state),
+    ("reconnect", On::Ends, reconnect::ports),
     ("balloon-xdp", On::Linux7, balloon::discards),
     ("balloon", On::Qemu10, balloon::tap),
     ("balloon-packet", On::Linux7, balloon::packet),

@@ -75,6 +75,8 @@ pub struct Plan {
     pub config: bool,
     /// QEMU connects again when the back end comes back.
     pub reconnect: bool,
+    /// The back end's control socket, if it has one.
+    pub control: Option<PathBuf>,
     /// What the guest is not offered, although the back end has it.
     pub left_out: &'static [LeftOut],
     /// What the guest is offered besides, as properties of QEMU's device: `iommu_platform` for
@@ -97,6 +99,7 @@ impl Default for Plan {
             metadata: None,
             config: false,
             reconnect: false,
+            control: None,
             left_out: &[],
             turned_on: &[],
             mac: None,
@@ -116,6 +119,8 @@ pub struct Net {
     /// The guest's name of the interface.
     pub interface: String,
     pub namespace: Netns,
+    /// The interface in the namespace that has the host's address.
+    pub host_end: &'static str,
     plan: Plan,
     dir: PathBuf,
     starts: u32,
@@ -124,13 +129,17 @@ pub struct Net {
 impl Net {
     /// Starts everything; both ends have their addresses then.
     pub fn start(env: &Env<'_>, plan: Plan) -> Result<Self> {
-        let namespace = Netns::new()?;
+        Self::start_in(env, plan, Netns::new()?)
+    }
+
+    /// As [`Self::start`], in a namespace that may have interfaces already.
+    pub fn start_in(env: &Env<'_>, plan: Plan, namespace: Netns) -> Result<Self> {
         let backend = start_backend(env.dir.into(), &namespace, &plan, 0)?;
         let mut guest = Guest::restore_with(env.lab, env.machine, env.dir, &plan.qemu_arguments)?;
         let device = device(&plan, backend.socket());
         let interface = device.plug(&mut guest)?;
-        let mut net =
-            Self { guest, backend, device, interface, namespace, plan, dir: env.dir.into(), starts: 1 };
+        let (host_end, dir) = (TAP, env.dir.into());
+        let mut net = Self { guest, backend, device, interface, namespace, host_end, plan, dir, starts: 1 };
         net.set_guest_address()?;
         Ok(net)
     }
@@ -196,10 +205,17 @@ impl Net {
         Ledger::at_rest(&mut self.backend, NAME)
     }
 
+    /// Fails unless the back end's own account is in order; returns it.
+    pub fn check(&mut self) -> Result<Ledger> {
+        let ledger = self.ledger()?;
+        ledger.check(&self.plan)?;
+        Ok(ledger)
+    }
+
     /// The last check of every test: the back end's own account is in order, and it
     /// ends cleanly.
     pub fn finish(mut self) -> Result<()> {
-        self.ledger()?.check(&self.plan)?;
+        self.check()?;
         let (status, _) = self.backend.stop()?;
         if !status.success() {
             bail!("after SIGTERM the back end ended with {status}");
@@ -241,6 +257,9 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
             command.args(["--mac", mac]);
         }
     }
+    if let Some(control) = &plan.control {
+        command.arg("--control").arg(control);
+    }
     let backend = BackendProcess::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
     wait_for("the back end's tap", LINK, || {
         Ok(namespace.ip(&["link", "show", "dev", TAP]).is_ok().then_some(()))
@@ -267,6 +286,22 @@ pub fn set_host_up(namespace: &Netns, mtu: u16) -> Result<()> {
     namespace.ip(&["link", "set", "dev", TAP, "mtu", &mtu.to_string(), "up"])?;
     namespace.ip(&["addr", "replace", &format!("{HOST}/24"), "dev", TAP])?;
     Ok(())
+}
+
+/// Runs `zerowire ctl` at a back end's control socket; returns what it prints. The error holds what it
+/// says of a request that is refused.
+pub fn ctl(control: &Path, words: &[&str]) -> Result<String> {
+    let mut command = Command::new(backend::program()?);
+    command.arg("ctl").args(words).arg("--control").arg(control);
+    command::output(&mut command, LINK)
+}
+
+/// Has `zerowire ctl` ask for a change that must be refused; returns what it says.
+pub fn refused(control: &Path, words: &[&str]) -> Result<String> {
+    match ctl(control, words) {
+        Ok(_) => bail!("it was not refused: {words:?}"),
+        Err(error) => Ok(format!("{error:#}")),
+    }
 }
 
 fn write_config(dir: &Path, socket: &Path, port: &str, plan: &Plan) -> Result<PathBuf> {

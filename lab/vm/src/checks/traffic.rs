@@ -213,18 +213,18 @@ impl Background {
         Ok(background)
     }
 
-    /// Waits until frames move: the tap's counters grow. If they don't, it runs a command in the
+    /// Waits until frames move: the counters of the host's end grow. If they don't, it runs a command in the
     /// guest. A guest that stands still is QEMU's fault, and one that answers says what its
     /// interface counted.
     pub fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
-        let before = net.tap_bytes()?;
-        let flows = command::wait_for("traffic on the tap", COMMAND, || {
-            Ok((net.tap_bytes()? > before + 1_000_000).then_some(()))
+        let before = net.host_bytes()?;
+        let flows = command::wait_for("traffic at the host's end", COMMAND, || {
+            Ok((net.host_bytes()? > before + 1_000_000).then_some(()))
         });
         flows.or_else(|error| {
             let counted = net.guest.sh(&format!("cat /proc/net/dev; ping -c 3 {HOST}; cat /proc/net/dev"))?;
-            let moved = net.tap_bytes()? - before;
-            Err(error.context(format!("{moved} bytes over the tap; the guest answers:\n{counted}")))
+            let moved = net.host_bytes()? - before;
+            Err(error.context(format!("{moved} bytes over the host's end; the guest answers:\n{counted}")))
         })
     }
 
@@ -250,12 +250,17 @@ impl Background {
 }
 
 impl Net {
-    /// Bytes over the tap, both ways.
-    pub fn tap_bytes(&self) -> Result<u64> {
-        let text = self.namespace.ip(&["-json", "-s", "link", "show", "dev", super::setup::TAP])?;
-        let links: Value = serde_json::from_str(&text).context("no JSON from ip")?;
-        let counters = &links[0]["stats64"];
+    /// Bytes over the host's end, both ways.
+    fn host_bytes(&self) -> Result<u64> {
+        let counters = self.counters(self.host_end)?;
         let bytes = |way: &str| counters[way]["bytes"].as_u64().unwrap_or(0);
         Ok(bytes("rx") + bytes("tx"))
+    }
+
+    /// What the kernel counts of an interface in the namespace, as `ip` shows it: `rx` and `tx`.
+    pub fn counters(&self, interface: &str) -> Result<Value> {
+        let text = self.namespace.ip(&["-json", "-s", "link", "show", "dev", interface])?;
+        let mut links: Value = serde_json::from_str(&text).context("no JSON from ip")?;
+        Ok(links[0]["stats64"].take())
     }
 }

@@ -33,7 +33,7 @@ fn the_third_front_end_in_a_row_that_leaves_at_the_queues_is_told_of() {
     ]
     .into_iter()
     .chain([Progress::CountedQueues; 5])
-    .map(|p| pace.wants_queues(p))
+    .map(|p| pace.leaves_at_queues(p))
     .collect();
     assert_eq!(said.iter().position(|s| *s), Some(7));
     assert_eq!(said.iter().filter(|s| **s).count(), 1, "{said:?}");
