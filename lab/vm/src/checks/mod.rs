@@ -109,6 +109,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-reboot", On::Ends, vsock::change::reboot),
     ("vsock", On::All, vsock::transfer::base),
     ("vsock-restart", On::Ends, vsock::change::restart),
+    ("vsock-groups", On::Ends, vsock::groups::change),
     ("vsock-sandbox", On::Ends, vsock::change::sandbox),
     ("vsock-ends", On::Qemu10, vsock::ends::ends),
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),

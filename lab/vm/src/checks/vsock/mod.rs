@@ -3,6 +3,7 @@
 pub mod change;
 pub mod credit;
 pub mod ends;
+pub mod groups;
 pub mod lent;
 pub mod many;
 pub mod pair;

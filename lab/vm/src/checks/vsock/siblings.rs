@@ -172,7 +172,7 @@ fn strangers(backend: &mut BackendProcess, a: &mut Side, b: &mut Side) -> Result
 }
 
 /// One guest can't reach the other, though it listens there.
-fn refuse(from: &mut Side, to: &mut Side) -> Result<()> {
+pub(super) fn refuse(from: &mut Side, to: &mut Side) -> Result<()> {
     for kind in ["stream", "seqpacket"] {
         let job = Background::listen(&mut to.guest, &format!("{kind} listen 5020 echo 1"))?;
         remote::run(&mut from.guest, &format!("{kind} connect {} 5020 refused", to.cid))?;
@@ -182,7 +182,13 @@ fn refuse(from: &mut Side, to: &mut Side) -> Result<()> {
 }
 
 /// A job that listens in one guest, and one that connects in the other.
-fn pair(from: &mut Side, to: &mut Side, port: u32, listening: (&str, &str), connecting: &str) -> Result<()> {
+pub(super) fn pair(
+    from: &mut Side,
+    to: &mut Side,
+    port: u32,
+    listening: (&str, &str),
+    connecting: &str,
+) -> Result<()> {
     let (kind, line) = listening;
     let job = Background::listen(&mut to.guest, &format!("{kind} listen {port} {line}"))?;
     remote::run(&mut from.guest, &format!("{kind} connect {} {port} {connecting}", to.cid))?;
@@ -194,9 +200,11 @@ fn socket(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
 }
 
+/// Its control socket is `control` in the folder.
 pub(super) fn start(dir: &Path, vms: &[SiblingVm], log: &str) -> Result<BackendProcess> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--peer-connections", &SHARE.to_string()]);
+    command.arg("--control").arg(dir.join("control"));
     for SiblingVm { name, cid, groups } in vms {
         let socket = socket(dir, name);
         let uds = dir.join(format!("{name}.uds"));
