@@ -53,8 +53,8 @@ impl Message {
         Request::try_from(self.header.request)
     }
 
-    /// Whether the sender awaits an acknowledgement (flag NEED_REPLY). It
-    /// counts only when REPLY_ACK was negotiated.
+    /// Whether the sender awaits an acknowledgement (flag NEED_REPLY). The protocol has it ask only
+    /// where REPLY_ACK was negotiated.
     pub fn wants_reply(&self) -> bool {
         self.header.flags & FLAG_NEED_REPLY != 0
     }

@@ -438,4 +438,18 @@ mod tests {
         drop(session);
         TOLD.with(|told| *told.borrow_mut() = Told::default());
     }
+
+    #[test]
+    fn who_asks_for_an_acknowledgement_gets_it_before_anything_is_negotiated() {
+        let (near, far) = UnixStream::pair().expect("sockets");
+        far.set_nonblocking(true).expect("a socket that does not block");
+        let (mut front, mut connection) = (MessageSocket::new(far), MessageSocket::new(near));
+        let vm = model();
+        let mut session = Session::new(&vm);
+        let off = VringState { index: 0, num: 0 }.encode();
+        front.send_request(Request::SetVringEnable, true, &off, &[]).expect("sent");
+        let message = connection.recv().expect("sound").expect("a message");
+        session.handle(&mut connection, message).expect("the session goes on");
+        front.recv_ack(Request::SetVringEnable).expect("an acknowledgement");
+    }
 }
