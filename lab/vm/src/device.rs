@@ -89,20 +89,8 @@ impl NetDevice {
     /// # Errors
     /// QEMU can't connect.
     pub fn connect(&self, guest: &mut Guest) -> Result<()> {
-        let mut data = json!({
-            "addr": {"type": "unix", "data": {"path": self.socket}},
-            "server": false,
-        });
-        if self.reconnect {
-            match guest.machine().qemu {
-                Qemu::V7_2 => data["reconnect"] = json!(1),
-                Qemu::V10 => data["reconnect-ms"] = json!(500),
-            }
-        }
         let chardev = self.chardev();
-        guest
-            .qmp
-            .execute("chardev-add", json!({"id": chardev, "backend": {"type": "socket", "data": data}}))?;
+        add_socket(guest, &chardev, &self.socket, self.reconnect)?;
         guest.qmp.execute(
             "netdev_add",
             json!({
@@ -193,6 +181,21 @@ impl NetDevice {
         }
         arguments
     }
+}
+
+/// Connects QEMU to a back end's socket. With `reconnect` it connects again when the back end was
+/// gone.
+pub(crate) fn add_socket(guest: &mut Guest, id: &str, path: &Path, reconnect: bool) -> Result<()> {
+    let mut data = json!({"addr": {"type": "unix", "data": {"path": path}}, "server": false});
+    if reconnect {
+        match guest.machine().qemu {
+            Qemu::V7_2 => data["reconnect"] = json!(1),
+            Qemu::V10 => data["reconnect-ms"] = json!(500),
+        }
+    }
+    let backend = json!({"type": "socket", "data": data});
+    guest.qmp.execute("chardev-add", json!({"id": id, "backend": backend}))?;
+    Ok(())
 }
 
 /// Whether the guest's driver and the device agreed on a feature bit (virtio 1.3,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::device::add_socket;
 use crate::guest::{COMMAND, Guest};
 
 /// How long a guest may take to give a device back.
@@ -16,13 +17,19 @@ const UNPLUG: Duration = Duration::from_secs(30);
 pub struct VsockDevice {
     id: String,
     socket: PathBuf,
+    reconnect: bool,
     in_order: bool,
 }
 
 impl VsockDevice {
     /// A device with the name `id` in QEMU.
     pub fn new(id: &str, socket: &Path) -> Self {
-        Self { id: id.to_owned(), socket: socket.to_owned(), in_order: false }
+        Self { id: id.to_owned(), socket: socket.to_owned(), reconnect: false, in_order: false }
+    }
+
+    /// QEMU connects again by itself when the back end was gone.
+    pub fn reconnect(self) -> Self {
+        Self { reconnect: true, ..self }
     }
 
     /// QEMU offers VIRTIO_F_IN_ORDER if the back end does; not before QEMU 10.
@@ -51,12 +58,7 @@ impl VsockDevice {
     /// # Errors
     /// QEMU refuses.
     pub fn plug_second(&self, guest: &mut Guest) -> Result<()> {
-        let data = json!({
-            "addr": {"type": "unix", "data": {"path": self.socket}},
-            "server": false,
-        });
-        let backend = json!({"type": "socket", "data": data});
-        guest.qmp.execute("chardev-add", json!({"id": self.chardev(), "backend": backend}))?;
+        add_socket(guest, &self.chardev(), &self.socket, self.reconnect)?;
         let port = guest.take_port(&self.id)?;
         guest.qmp.execute("device_add", self.arguments(&port))?;
         Ok(())
