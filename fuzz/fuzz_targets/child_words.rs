@@ -7,6 +7,8 @@
 
 #[path = "../../crates/zerowire-cli/src/sandbox/channel.rs"]
 mod channel;
+#[path = "../../crates/zerowire-cli/src/sandbox/figures.rs"]
+mod figures;
 #[path = "../../crates/zerowire-cli/src/sandbox/message.rs"]
 mod message;
 #[path = "../../crates/zerowire-cli/src/net/sandbox/message.rs"]
@@ -20,7 +22,7 @@ mod vsock_message;
 
 /// What the messages need of the program beside themselves.
 mod sandbox {
-    pub(crate) use super::{message, sessions};
+    pub(crate) use super::{figures, message, sessions};
 
     pub(crate) mod link {
         pub(crate) trait ChildAnswer {
@@ -43,8 +45,9 @@ mod vm {
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
+use figures::{Figures, add};
 use message::{ENTRIES, bounded_report, short};
-use net_message::{ChildDirection, ChildWord};
+use net_message::ChildWord;
 use sessions::KeptSession;
 use vsock_message::{GroupWord, VMS};
 use zerowire_confine::ConfineReport;
@@ -59,27 +62,24 @@ fn report(report: &ConfineReport) {
     assert!(once.layers.iter().all(|layer| layer.missing.as_deref().is_none_or(|why| why.len() < 4000)));
 }
 
-fn direction(told: &ChildDirection) {
-    let stats = told.stats();
-    assert!(stats.frames_by_queue.len() <= ENTRIES && stats.limit_wait_seconds.is_finite());
-    let mut sum = stats.clone();
-    for _ in 0..3 {
-        sum.totals.add(&stats.totals);
-        sum.kick_seconds.add(&stats.kick_seconds);
-        sum = ChildDirection::from(&sum).stats();
-    }
-    assert!(sum.totals.copied_total() >= stats.totals.copied_total() && sum.kick_seconds.sum.is_finite());
+/// Sums of it don't overflow.
+fn sum(mut figures: impl Figures) {
+    let mut sum = figures.clone();
+    (0..3).for_each(|_| add(&mut sum, figures.clone()));
+    assert!(sum.numbers().iter().zip(figures.numbers()).all(|(sum, n)| **sum >= *n));
+    assert!(sum.waited().iter().all(|time| time.is_finite()));
+    assert!(sum.kicks().iter().all(|kicks| kicks.sum.is_finite()));
 }
 
 fn net(word: ChildWord) {
     match word {
         ChildWord::Ready(said) => report(&said),
         ChildWord::Statistics(_, stats) | ChildWord::Last(stats) => {
-            let stats = stats.bounded();
-            stats.last_error.iter().chain(&stats.features).for_each(|text| is_short(text));
-            assert!(stats.cpu_seconds.is_finite() && stats.cpu_seconds >= 0.0);
-            direction(&stats.transmit);
-            direction(&stats.receive);
+            let (state, figures) = stats.told();
+            state.last_error.iter().chain(&state.features).for_each(|text| is_short(text));
+            assert!(state.cpu_seconds.is_finite() && state.cpu_seconds >= 0.0);
+            assert!(figures.receive.frames_by_queue.len() <= ENTRIES);
+            sum(figures);
         }
         ChildWord::Session(word) => {
             let mut session = KeptSession::default();
@@ -96,12 +96,9 @@ fn vsock(word: GroupWord) {
         GroupWord::Statistics(_, stats) => {
             let (cpu_seconds, vms) = stats.told();
             assert!(cpu_seconds.is_finite() && cpu_seconds >= 0.0 && vms.len() <= VMS);
-            for (_, mut vm) in vms {
+            for (_, vm) in vms {
                 vm.features.iter().chain(&vm.totals.last_error).for_each(|text| is_short(text));
-                let mut twice = vm.clone();
-                let sums = twice.numbers().into_iter().zip(vm.numbers());
-                sums.for_each(|(sum, n)| *sum += *n);
-                twice.forget_unused();
+                sum(vm);
             }
         }
         _ => {}

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use zerowire_confine::{ConfineReport, Layer, LayerReport};
-use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::limit::{Limit, Limits};
 
 /// What a VM may send and receive in a second, as text.
@@ -43,22 +42,6 @@ pub(crate) fn seconds(told: f64) -> f64 {
     if told.is_finite() { told.clamp(0.0, 1e12) } else { 0.0 }
 }
 
-/// How long kicks took, as a child says, or a sum of some.
-pub(crate) fn kicks(told: &KickHistogram) -> KickHistogram {
-    KickHistogram { sum: seconds(told.sum), buckets: told.buckets.map(counted) }
-}
-
-/// A counter of a child does not fall, whatever it says and whichever answer comes late.
-pub(crate) fn raise(now: &mut u64, before: u64) {
-    *now = (*now).max(before);
-}
-
-/// The same of how long kicks took.
-pub(crate) fn raise_kicks(now: &mut KickHistogram, before: &KickHistogram) {
-    now.sum = now.sum.max(before.sum);
-    now.buckets.iter_mut().zip(before.buckets).for_each(|(now, before)| raise(now, before));
-}
-
 /// A text of a child, as one may show it.
 pub(crate) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect()
@@ -89,8 +72,6 @@ mod tests {
         let text = short(&"\u{1b}[2J\nERROR of another VM".repeat(1000));
         assert!(text.len() <= TEXT_CHARS && !text.contains(char::is_control), "{text}");
         assert_eq!(texts(&vec![text; 5000]).len(), ENTRIES);
-        let kicks = kicks(&KickHistogram { sum: f64::INFINITY, buckets: [u64::MAX; 12] });
-        assert_eq!(kicks, KickHistogram { sum: 0.0, buckets: [MOST; 12] });
         let said = LayerReport { layer: Layer::Files, missing: Some("\u{1b}x".repeat(1000)) };
         let report = bounded_report(&ConfineReport { layers: vec![said; 5000] });
         let reason = report.layers[0].missing.as_ref().expect("a reason");

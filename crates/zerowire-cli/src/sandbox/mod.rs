@@ -19,6 +19,7 @@ pub(crate) mod child;
 mod choice;
 pub(crate) mod cpu;
 pub(crate) mod ending;
+pub(crate) mod figures;
 pub(crate) mod keeper;
 pub(crate) mod lines;
 pub(crate) mod link;

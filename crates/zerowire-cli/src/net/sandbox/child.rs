@@ -204,8 +204,8 @@ impl Loop<'_> {
     fn carry_out(&mut self, order: ChildOrder, fds: Vec<OwnedFd>) -> Option<ChildWord> {
         match order {
             ChildOrder::Statistics(number) => {
-                let hangs = !self.server.answers();
-                let stats = ChildStats { hangs, ..ChildStats::of(&self.server.stats()) };
+                let mut stats = ChildStats::of(&self.server.stats());
+                stats.state.hangs = !self.server.answers();
                 Some(ChildWord::Statistics(number, Box::new(stats)))
             }
             ChildOrder::Metadata(number) => Some(ChildWord::Metadata(number, self.set_metadata(fds).err())),

@@ -1,23 +1,20 @@
 //! What the supervisor and a child say to each other.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
-use zerowire::ledger::{CopyReason, DropReason, Totals};
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::{PortSpec, PortSpecError};
 use zerowire_net::{
-    DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
-    ServerStats, VmConfig, VmStats,
+    DirectionStats, FrameGuard, LinkState, MetadataSource, PathMode, Policy, ServerStats, VmConfig,
 };
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::Endpoint;
 
 use super::vm::Common;
+use crate::sandbox::figures::{Figures, SentFigures, forget_unused, numbers_of};
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{ENTRIES, Rates, counted, kicks, seconds, short, texts};
+use crate::sandbox::message::{ENTRIES, Rates, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// A VM as a child must know it. Descriptors come with it: the front end's socket, those of the
@@ -180,161 +177,138 @@ impl ChildAnswer for ChildWord {
     }
 }
 
-/// Statistics of a child, with what it alone knows.
+/// Statistics of a child.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChildStats {
+    pub state: ChildState,
+    /// Queue pairs.
+    pub pairs: usize,
+    /// [`VmFigures`].
+    pub figures: SentFigures,
+}
+
+/// What a child says of now.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ChildState {
     /// CPU time, seconds.
     pub cpu_seconds: f64,
     /// True: the VM's control thread hangs.
     pub hangs: bool,
+    pub last_error: Option<String>,
+    /// Whether the guest sees its link up, if it follows the interface's.
+    pub link_up: Option<bool>,
+    pub path: String,
+    pub features: Vec<String>,
+    pub protocol_features: String,
+    pub device_status: u64,
+}
+
+/// What is counted of a VM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct VmFigures {
     pub connections: u64,
     pub connection_errors: u64,
     pub ring_errors: u64,
     pub unsure_frames: u64,
     pub out_of_order_frames: u64,
-    pub last_error: Option<String>,
-    /// Whether the guest sees its link up, if it follows the interface's.
-    pub link: Option<LinkStats>,
-    pub path: String,
-    pub features: Vec<String>,
-    pub protocol_features: String,
-    pub device_status: u64,
-    pub transmit: ChildDirection,
-    pub receive: ChildDirection,
+    /// Connections that ended since the link was down.
+    pub disconnects: u64,
+    pub transmit: DirectionStats,
+    pub receive: DirectionStats,
 }
 
-/// One direction of a child's traffic.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct ChildDirection {
-    frames: u64,
-    bytes: u64,
-    zero_copied_frames: u64,
-    zero_copied_bytes: u64,
-    copied_bytes: BTreeMap<String, u64>,
-    dropped_frames: BTreeMap<String, u64>,
-    system_calls: u64,
-    kicks: u64,
-    calls: u64,
-    frames_by_queue: Vec<u64>,
-    limit_waits: u64,
-    limit_wait_seconds: f64,
-    kick_seconds: KickHistogram,
-}
+impl Figures for VmFigures {
+    const LEVELS: usize = 0;
 
-impl From<&DirectionStats> for ChildDirection {
-    fn from(d: &DirectionStats) -> Self {
-        let by_reason = |all: &BTreeMap<&'static str, u64>| {
-            all.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect()
-        };
-        let t = &d.totals;
-        Self {
-            frames: t.frames,
-            bytes: t.bytes,
-            zero_copied_frames: t.zero_copied_frames,
-            zero_copied_bytes: t.zero_copied_bytes,
-            copied_bytes: by_reason(&t.copied_bytes),
-            dropped_frames: by_reason(&t.dropped_frames),
-            system_calls: t.system_calls,
-            kicks: t.kicks,
-            calls: t.calls,
-            frames_by_queue: d.frames_by_queue.clone(),
-            limit_waits: d.limit_waits,
-            limit_wait_seconds: d.limit_wait_seconds,
-            kick_seconds: d.kick_seconds.clone(),
-        }
-    }
-}
-
-impl ChildDirection {
-    /// As the statistics have it. Reasons that are none are left out.
-    pub(super) fn stats(&self) -> DirectionStats {
-        let totals = Totals {
-            frames: counted(self.frames),
-            bytes: counted(self.bytes),
-            zero_copied_frames: counted(self.zero_copied_frames),
-            zero_copied_bytes: counted(self.zero_copied_bytes),
-            copied_bytes: known(&CopyReason::ALL.map(CopyReason::name), &self.copied_bytes),
-            dropped_frames: known(&DropReason::ALL.map(DropReason::name), &self.dropped_frames),
-            system_calls: counted(self.system_calls),
-            kicks: counted(self.kicks),
-            calls: counted(self.calls),
-        };
-        let queues = self.frames_by_queue.iter().take(ENTRIES).copied().map(counted);
-        DirectionStats {
-            totals,
-            frames_by_queue: queues.collect(),
-            limit_waits: counted(self.limit_waits),
-            limit_wait_seconds: seconds(self.limit_wait_seconds),
-            kick_seconds: kicks(&self.kick_seconds),
-        }
-    }
-}
-
-fn known(names: &[&'static str], told: &BTreeMap<String, u64>) -> BTreeMap<&'static str, u64> {
-    names.iter().filter_map(|name| Some((*name, counted(*told.get(*name)?)))).collect()
-}
-
-impl ChildStats {
-    /// Those of the one VM that a child serves.
-    pub(super) fn of(server: &ServerStats) -> Self {
-        let Some(vm) = server.vms.first() else {
-            return Self { cpu_seconds: server.cpu_seconds, ..Self::default() };
-        };
-        let VmStats { negotiated, transmit, receive, .. } = &vm.vm;
-        Self {
-            cpu_seconds: server.cpu_seconds,
-            hangs: false,
-            connections: vm.connections,
-            connection_errors: vm.connection_errors,
-            ring_errors: vm.ring_errors,
-            unsure_frames: vm.unsure_frames,
-            out_of_order_frames: vm.out_of_order_frames,
-            last_error: vm.last_error.clone(),
-            link: vm.port_state.link.clone(),
-            path: vm.path.clone(),
-            features: negotiated.features.clone(),
-            protocol_features: negotiated.protocol_features.clone(),
-            device_status: negotiated.device_status,
-            transmit: transmit.into(),
-            receive: receive.into(),
+    fn fit(&mut self, other: &Self) {
+        for (own, other) in [(&mut self.transmit, &other.transmit), (&mut self.receive, &other.receive)] {
+            let pairs = own.frames_by_queue.len().max(other.frames_by_queue.len());
+            own.frames_by_queue.resize(pairs, 0);
         }
     }
 
-    /// The same with bounds, as one may show it.
-    pub(super) fn bounded(mut self) -> Self {
-        for counter in [
+    fn numbers(&mut self) -> Vec<&mut u64> {
+        let mut all = vec![
             &mut self.connections,
             &mut self.connection_errors,
             &mut self.ring_errors,
             &mut self.unsure_frames,
             &mut self.out_of_order_frames,
-        ] {
-            *counter = counted(*counter);
+            &mut self.disconnects,
+        ];
+        for direction in [&mut self.transmit, &mut self.receive] {
+            all.push(&mut direction.limit_waits);
+            all.extend(numbers_of(&mut direction.totals));
+            all.extend(&mut direction.frames_by_queue);
         }
-        self.cpu_seconds = seconds(self.cpu_seconds);
-        self.last_error = self.last_error.as_deref().map(short);
-        if let Some(link) = &mut self.link {
-            link.disconnects = counted(link.disconnects);
-        }
-        self.path = short(&self.path);
-        self.protocol_features = short(&self.protocol_features);
-        self.features = texts(&self.features);
-        self
+        all
     }
 
-    /// What guest and front end have agreed on.
-    pub(super) fn negotiated(&self) -> Negotiated {
-        Negotiated {
-            features: self.features.clone(),
-            protocol_features: self.protocol_features.clone(),
-            device_status: self.device_status,
-        }
+    fn waited(&mut self) -> [&mut f64; 2] {
+        [&mut self.transmit.limit_wait_seconds, &mut self.receive.limit_wait_seconds]
+    }
+
+    fn kicks(&mut self) -> [&mut KickHistogram; 2] {
+        [&mut self.transmit.kick_seconds, &mut self.receive.kick_seconds]
+    }
+}
+
+impl VmFigures {
+    /// Leaves out reasons that never were one.
+    pub(super) fn forget_unused(&mut self) {
+        [&mut self.transmit.totals, &mut self.receive.totals].into_iter().for_each(forget_unused);
+    }
+}
+
+impl ChildStats {
+    /// Those of the one VM that a child serves.
+    pub(super) fn of(server: &ServerStats) -> Self {
+        let state = ChildState { cpu_seconds: server.cpu_seconds, ..ChildState::default() };
+        let Some(vm) = server.vms.first() else { return Self { state, ..Self::default() } };
+        let link = vm.port_state.link.as_ref();
+        let mut figures = VmFigures {
+            connections: vm.connections,
+            connection_errors: vm.connection_errors,
+            ring_errors: vm.ring_errors,
+            unsure_frames: vm.unsure_frames,
+            out_of_order_frames: vm.out_of_order_frames,
+            disconnects: link.map_or(0, |link| link.disconnects),
+            transmit: vm.transmit.clone(),
+            receive: vm.receive.clone(),
+        };
+        let state = ChildState {
+            last_error: vm.last_error.clone(),
+            link_up: link.map(|link| link.up),
+            path: vm.path.clone(),
+            features: vm.negotiated.features.clone(),
+            protocol_features: vm.negotiated.protocol_features.clone(),
+            device_status: vm.negotiated.device_status,
+            ..state
+        };
+        Self { state, pairs: vm.transmit.frames_by_queue.len(), figures: SentFigures::of(&mut figures) }
+    }
+
+    /// The same with bounds, as one may show it.
+    pub(super) fn told(self) -> (ChildState, VmFigures) {
+        let Self { mut state, pairs, figures: sent } = self;
+        state.cpu_seconds = seconds(state.cpu_seconds);
+        state.last_error = state.last_error.as_deref().map(short);
+        state.path = short(&state.path);
+        state.protocol_features = short(&state.protocol_features);
+        state.features = texts(&state.features);
+        let frames_by_queue = vec![0; pairs.min(ENTRIES)];
+        let direction = DirectionStats { frames_by_queue, ..DirectionStats::default() };
+        let mut figures =
+            VmFigures { transmit: direction.clone(), receive: direction, ..VmFigures::default() };
+        sent.enter(&mut figures);
+        (state, figures)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::{Args, FromArgMatches};
+    use zerowire::ledger::CopyReason;
     use zerowire_confine::Owner;
     use zerowire_vhost::serve::SocketAccess;
 
@@ -343,6 +317,7 @@ mod tests {
     use crate::net::NetArgs;
     use crate::net::config::Defaults;
     use crate::sandbox::cpu::CpuSum;
+    use crate::sandbox::message::counted;
 
     /// Each key has a value here, and each option that counts for all VMs is not the default.
     #[test]
@@ -376,25 +351,36 @@ mod tests {
 
     #[test]
     fn what_a_child_makes_up_is_bounded() {
-        let reasons = BTreeMap::from([("small".to_owned(), u64::MAX), ("made up".to_owned(), 1)]);
-        let direction = ChildDirection {
-            frames: u64::MAX,
-            copied_bytes: reasons,
-            frames_by_queue: vec![1; 5000],
-            ..ChildDirection::default()
-        };
-        let stats = direction.stats();
-        assert_eq!(stats.totals.copied_bytes, BTreeMap::from([("small", counted(u64::MAX))]));
-        assert_eq!((stats.totals.frames, stats.frames_by_queue.len()), (counted(u64::MAX), ENTRIES));
         let told = ChildStats {
-            cpu_seconds: f64::NAN,
-            connections: u64::MAX,
-            last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
-            ..ChildStats::default()
+            state: ChildState {
+                cpu_seconds: f64::NAN,
+                last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
+                ..ChildState::default()
+            },
+            pairs: 5000,
+            figures: SentFigures { numbers: vec![u64::MAX; 20_000], ..SentFigures::default() },
         };
-        let told = told.bounded();
-        let error = told.last_error.expect("a text");
-        assert_eq!((told.cpu_seconds, told.connections), (0.0, counted(u64::MAX)));
+        let (state, mut figures) = told.told();
+        assert!(figures.numbers().iter().all(|n| **n == counted(u64::MAX)));
+        assert_eq!(figures.transmit.totals.copied_bytes["small"], counted(u64::MAX));
+        assert_eq!(figures.transmit.totals.copied_bytes.len(), CopyReason::ALL.len());
+        assert_eq!(figures.transmit.frames_by_queue.len(), ENTRIES);
+        let error = state.last_error.expect("a text");
+        assert_eq!((state.cpu_seconds, figures.connections), (0.0, counted(u64::MAX)));
         assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
+    }
+
+    #[test]
+    fn each_number_arrives_in_its_place() {
+        let direction = DirectionStats { frames_by_queue: vec![0; 3], ..DirectionStats::default() };
+        let mut sent = VmFigures { transmit: direction.clone(), receive: direction, ..VmFigures::default() };
+        sent.numbers().into_iter().zip(100..).for_each(|(n, value)| *n = value);
+        let figures = SentFigures::of(&mut sent);
+        let (_, told) = ChildStats { pairs: 3, figures, ..ChildStats::default() }.told();
+        assert_eq!((told.connections, told.disconnects), (sent.connections, sent.disconnects));
+        for (told, sent) in [(told.transmit, sent.transmit), (told.receive, sent.receive)] {
+            assert_eq!((told.totals, told.limit_waits), (sent.totals, sent.limit_waits));
+            assert_eq!(told.frames_by_queue, sent.frames_by_queue);
+        }
     }
 }

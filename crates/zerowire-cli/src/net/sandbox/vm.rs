@@ -248,8 +248,8 @@ impl NetVm {
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
         let mut child_answers = false;
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
-            child_answers = !told.hangs;
-            state.sums.told(told.bounded());
+            child_answers = !told.state.hangs;
+            state.sums.told(*told);
         }
         let mut vm = state.sums.stats(&self.config, port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
@@ -403,7 +403,7 @@ impl Charge for NetVm {
             ChildWord::Failed(why) => return Heard::Failed(short(&why)),
             ChildWord::Connected(now) => lock(&self.state).sums.set_connected(now),
             ChildWord::Last(stats) => {
-                lock(&self.state).sums.told(stats.bounded());
+                lock(&self.state).sums.told(*stats);
                 if child.replaced {
                     return Heard::End;
                 }

@@ -1,15 +1,15 @@
 //! What the supervisor and a child of a vsock group say to each other.
 
 use serde::{Deserialize, Serialize};
-use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, ServedStats, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
+use zerowire_vsock::{VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
+use crate::sandbox::figures::{Figures, SentFigures, forget_unused, numbers_of};
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{Rates, counted, kicks, seconds, short, texts};
+use crate::sandbox::message::{Rates, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// VMs in an answer at most: their statistics fit a message.
@@ -170,12 +170,7 @@ pub(super) struct ChildVmStats {
     protocol_features: String,
     device_status: u64,
     last_error: Option<String>,
-    /// As [`VmTold::numbers`] has them.
-    numbers: Vec<u64>,
-    /// How long the limits have held it up, from the guest and to it, seconds.
-    waited: [f64; 2],
-    /// How long kicks took, from the guest and to it.
-    kicks: [KickHistogram; 2],
+    figures: SentFigures,
 }
 
 impl ChildStats {
@@ -199,7 +194,6 @@ impl ChildVmStats {
             totals: vm.totals.clone(),
             ..VmTold::default()
         };
-        let limits = &vm.totals.limits;
         Self {
             hangs: !vm.process.child_answers,
             features: vm.features.clone(),
@@ -207,10 +201,7 @@ impl ChildVmStats {
             device_status: vm.device_status,
             // A message has room for a short text.
             last_error: vm.totals.last_error.as_deref().map(short),
-            numbers: told.numbers().into_iter().map(|n| *n).collect(),
-            waited: [limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds],
-            kicks: [&vm.totals.kicks.transmit_kick_seconds, &vm.totals.kicks.receive_kick_seconds]
-                .map(Clone::clone),
+            figures: SentFigures::of(&mut told),
         }
     }
 
@@ -222,15 +213,8 @@ impl ChildVmStats {
             device_status: self.device_status,
             ..VmTold::default()
         };
-        for (n, said) in told.numbers().into_iter().zip(self.numbers) {
-            *n = counted(said);
-        }
+        self.figures.enter(&mut told);
         told.totals.last_error = self.last_error.as_deref().map(short);
-        let [transmit, receive] = self.waited.map(seconds);
-        let limits = &mut told.totals.limits;
-        (limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds) = (transmit, receive);
-        let [transmit_kick_seconds, receive_kick_seconds] = self.kicks.each_ref().map(kicks);
-        told.totals.kicks = KickTotals { transmit_kick_seconds, receive_kick_seconds };
         told
     }
 }
@@ -248,13 +232,10 @@ pub(super) struct VmTold {
     pub totals: VsockTotals,
 }
 
-impl VmTold {
-    /// How many of [`Self::numbers`], the first ones, are levels of now. The others grow as long as
-    /// the VM is served.
-    pub(super) const LEVELS: usize = 4;
+impl Figures for VmTold {
+    const LEVELS: usize = 4;
 
-    /// All numbers, each reason's included.
-    pub(super) fn numbers(&mut self) -> Vec<&mut u64> {
+    fn numbers(&mut self) -> Vec<&mut u64> {
         let Self { connections, connection_errors, totals, .. } = self;
         let VsockTotals { mapped, limits, transmit, receive, .. } = totals;
         let mut all = vec![
@@ -276,33 +257,25 @@ impl VmTold {
             &mut limits.transmit_limit_waits,
             &mut limits.receive_limit_waits,
         ];
-        for moved in [transmit, receive] {
-            for reason in CopyReason::ALL {
-                moved.copied_bytes.entry(reason.name()).or_default();
-            }
-            for reason in DropReason::ALL {
-                moved.dropped_frames.entry(reason.name()).or_default();
-            }
-            all.extend([
-                &mut moved.frames,
-                &mut moved.bytes,
-                &mut moved.zero_copied_frames,
-                &mut moved.zero_copied_bytes,
-                &mut moved.system_calls,
-                &mut moved.kicks,
-                &mut moved.calls,
-            ]);
-            all.extend(moved.copied_bytes.values_mut().chain(moved.dropped_frames.values_mut()));
-        }
+        all.extend([transmit, receive].into_iter().flat_map(numbers_of));
         all
     }
 
+    fn waited(&mut self) -> [&mut f64; 2] {
+        let limits = &mut self.totals.limits;
+        [&mut limits.transmit_limit_wait_seconds, &mut limits.receive_limit_wait_seconds]
+    }
+
+    fn kicks(&mut self) -> [&mut KickHistogram; 2] {
+        let kicks = &mut self.totals.kicks;
+        [&mut kicks.transmit_kick_seconds, &mut kicks.receive_kick_seconds]
+    }
+}
+
+impl VmTold {
     /// Leaves out reasons that never were one.
     pub(super) fn forget_unused(&mut self) {
-        for moved in [&mut self.totals.transmit, &mut self.totals.receive] {
-            moved.copied_bytes.retain(|_, n| *n > 0);
-            moved.dropped_frames.retain(|_, n| *n > 0);
-        }
+        [&mut self.totals.transmit, &mut self.totals.receive].into_iter().for_each(forget_unused);
     }
 }
 
@@ -313,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::file::Vsock;
+    use crate::sandbox::message::counted;
     use crate::vsock::VsockArgs;
     use crate::vsock::config::Defaults;
 
@@ -349,9 +323,11 @@ mod tests {
         let vm = ChildVmStats {
             features: vec!["x".to_owned(); 5000],
             last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
-            numbers: vec![u64::MAX; 10_000],
-            waited: [f64::NAN, -1.0],
-            kicks: [(); 2].map(|()| KickHistogram { sum: -1.0, buckets: [u64::MAX; 12] }),
+            figures: SentFigures {
+                numbers: vec![u64::MAX; 10_000],
+                waited: [f64::NAN, -1.0],
+                kicks: [(); 2].map(|()| KickHistogram { sum: -1.0, buckets: [u64::MAX; 12] }),
+            },
             ..ChildVmStats::default()
         };
         let (cpu_seconds, vms) = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![(0, vm); 1000] }.told();
@@ -373,8 +349,11 @@ mod tests {
         let vm = ChildVmStats {
             features: vec!["VIRTIO_VSOCK_F_SEQPACKET".to_owned(); 20],
             last_error: Some("x".repeat(500)),
-            numbers: vec![u64::MAX; VmTold::default().numbers().len()],
-            kicks: [(); 2].map(|()| KickHistogram { sum: 1e12, buckets: [u64::MAX; 12] }),
+            figures: SentFigures {
+                numbers: vec![u64::MAX; VmTold::default().numbers().len()],
+                waited: [1e12; 2],
+                kicks: [(); 2].map(|()| KickHistogram { sum: 1e12, buckets: [u64::MAX; 12] }),
+            },
             ..ChildVmStats::default()
         };
         let stats = ChildStats { cpu_seconds: 1e12, vms: vec![(usize::MAX, vm); VMS] };
@@ -388,14 +367,15 @@ mod tests {
         for (i, n) in sent.numbers().into_iter().enumerate() {
             *n = 100 + i as u64;
         }
-        let numbers = sent.numbers().into_iter().map(|n| *n).collect();
-        let mut told = ChildVmStats { numbers, ..ChildVmStats::default() }.told();
+        let figures = SentFigures::of(&mut sent);
+        let mut told = ChildVmStats { figures, ..ChildVmStats::default() }.told();
         told.forget_unused();
         assert_eq!(told.totals.transmit, sent.totals.transmit);
         assert_eq!(told.totals.receive, sent.totals.receive);
         let pair = |told: &VmTold| (told.connections, told.totals.resets, told.totals.mapped.mapped_bytes);
         assert_eq!(pair(&told), pair(&sent));
-        let fewer = ChildVmStats { numbers: vec![7], ..ChildVmStats::default() }.told();
+        let figures = SentFigures { numbers: vec![7], ..SentFigures::default() };
+        let fewer = ChildVmStats { figures, ..ChildVmStats::default() }.told();
         assert_eq!((fewer.totals.connections_open, fewer.connections), (7, 0));
     }
 }

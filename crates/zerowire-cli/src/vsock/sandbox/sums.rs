@@ -1,11 +1,10 @@
 //! What the children of a VM have told, summed up.
 
 use zerowire_capture::CaptureStats;
-use zerowire_vhost::host::KickHistogram;
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
 use super::message::VmTold;
-use crate::sandbox::message::{counted, kicks, raise, raise_kicks};
+use crate::sandbox::figures::{add, keep_counters};
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
@@ -66,44 +65,11 @@ impl VmSums {
     }
 }
 
-/// Counters that are lower than before stay as they were.
-fn keep_counters(now: &mut VmTold, before: &mut VmTold) {
-    for (now, before) in now.numbers().into_iter().zip(before.numbers()).skip(VmTold::LEVELS) {
-        raise(now, *before);
-    }
-    let (VsockTotals { limits, kicks, .. }, before) = (&mut now.totals, &before.totals);
-    for (now, before) in [
-        (&mut limits.transmit_limit_wait_seconds, before.limits.transmit_limit_wait_seconds),
-        (&mut limits.receive_limit_wait_seconds, before.limits.receive_limit_wait_seconds),
-    ] {
-        *now = now.max(before);
-    }
-    raise_kicks(&mut kicks.transmit_kick_seconds, &before.kicks.transmit_kick_seconds);
-    raise_kicks(&mut kicks.receive_kick_seconds, &before.kicks.receive_kick_seconds);
-}
-
-/// Adds counters up; the present state is that of `more`.
-fn add(sum: &mut VmTold, mut more: VmTold) {
-    for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
-        *sum = if i < VmTold::LEVELS { *n } else { counted(*sum + *n) };
-    }
-    let (limits, kicked, more) = (&mut sum.totals.limits, &more.totals.kicks, &more.totals.limits);
-    limits.transmit_limit_wait_seconds += more.transmit_limit_wait_seconds;
-    limits.receive_limit_wait_seconds += more.receive_limit_wait_seconds;
-    add_kicks(&mut sum.totals.kicks.transmit_kick_seconds, &kicked.transmit_kick_seconds);
-    add_kicks(&mut sum.totals.kicks.receive_kick_seconds, &kicked.receive_kick_seconds);
-}
-
-fn add_kicks(sum: &mut KickHistogram, more: &KickHistogram) {
-    sum.add(more);
-    // A sum has the bounds of what one child tells, so the next one does not overflow.
-    *sum = kicks(sum);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use zerowire::ledger::DropReason;
+    use zerowire_vhost::host::KickHistogram;
     use zerowire_vhost::serve::Endpoint;
 
     fn config() -> VsockConfig {

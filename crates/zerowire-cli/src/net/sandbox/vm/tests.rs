@@ -9,10 +9,11 @@ use zerowire_net::{MetadataSource, Policy};
 use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::Endpoint;
 
-use super::super::message::ChildStats;
+use super::super::message::{ChildStats, VmFigures};
 use super::super::pace::EACH;
 use super::*;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::figures::SentFigures;
 
 fn tap() -> PortSpec {
     "tap:zwkeep".parse().expect("a port")
@@ -271,7 +272,8 @@ fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
         let vm = vm(dir.path(), None);
         let connections = |asked| vm.stats(asked, Instant::now()).connections;
         let told = |number| {
-            let stats = ChildStats { connections: 3, ..Default::default() };
+            let mut figures = VmFigures { connections: 3, ..Default::default() };
+            let stats = ChildStats { figures: SentFigures::of(&mut figures), ..Default::default() };
             ChildWord::Statistics(number, Box::new(stats))
         };
         let (first, _child) = link();
