@@ -1,7 +1,8 @@
-//! Who may connect to a socket: options, keys of `--vm` and of the file, users and groups by name.
+//! Who may connect to a socket: options, keys of a VM, users and groups by name.
 
-use anyhow::{Result, anyhow};
 use zerowire_vhost::serve::SocketAccess;
+
+use crate::file::WrongKey;
 
 /// Where to look up names of users. A static program can't ask the system's other sources.
 const USERS: &str = "/etc/passwd";
@@ -52,27 +53,13 @@ fn id(text: &str, file: &str) -> Option<u32> {
     })
 }
 
-/// What a VM says of its sockets, where not all are like those of the command line.
-pub fn parse(owned: Option<&str>, grouped: Option<&str>, with: Option<&str>) -> Result<SocketAccess> {
-    Ok(SocketAccess {
-        owner: owned.map(owner).transpose().map_err(|e| anyhow!(e))?,
-        group: grouped.map(group).transpose().map_err(|e| anyhow!(e))?,
-        mode: with.map(mode).transpose().map_err(|e| anyhow!(e))?,
-    })
-}
-
-/// Takes a key of `--vm` that is `PREFIX-owner`, `PREFIX-group` or `PREFIX-mode`. False: it is
-/// another one.
-pub fn take(access: &mut SocketAccess, prefix: &str, key: &str, value: &str) -> Result<bool> {
-    let own = key.strip_prefix(prefix).and_then(|k| k.strip_prefix('-'));
-    let parsed = match own {
-        Some("owner") => owner(value).map(|id| access.owner = Some(id)),
-        Some("group") => group(value).map(|id| access.group = Some(id)),
-        Some("mode") => mode(value).map(|mode| access.mode = Some(mode)),
-        _ => return Ok(false),
+/// What a VM says of its sockets, by the values of these keys: of the owner, the group and the mode.
+pub fn of_keys(keys: [&'static str; 3], values: [&Option<String>; 3]) -> Result<SocketAccess, WrongKey> {
+    let parsed = |n: usize, parse: fn(&str) -> Result<u32, String>| {
+        let value = values[n].as_deref().map(parse).transpose();
+        value.map_err(|text| WrongKey { key: keys[n], text })
     };
-    parsed.map_err(|e| anyhow!("{key}: {e}"))?;
-    Ok(true)
+    Ok(SocketAccess { owner: parsed(0, owner)?, group: parsed(1, group)?, mode: parsed(2, mode)? })
 }
 
 /// What a VM says of its own, and beyond that what the command line says of all.

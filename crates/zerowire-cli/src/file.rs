@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ pub struct VmTable {
 }
 
 /// What `zerowire net` needs; also the body by which the control socket adds a VM.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Net {
     /// Where the front end connects.
@@ -65,7 +66,7 @@ pub struct Net {
 }
 
 /// What `zerowire vsock` needs; also the body by which the control socket adds a VM.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vsock {
     /// Where the front end connects.
@@ -112,13 +113,26 @@ pub struct WrongKey {
     pub text: String,
 }
 
+/// Names the key, too.
 impl std::fmt::Display for WrongKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
+        if self.text.contains(self.key) {
+            f.write_str(&self.text)
+        } else {
+            write!(f, "{}: {}", self.key, self.text)
+        }
     }
 }
 
 impl std::error::Error for WrongKey {}
+
+/// What the value of a key is parsed to, if it has one.
+pub fn parsed<T: FromStr>(key: &'static str, value: &Option<String>) -> Result<Option<T>, WrongKey>
+where
+    anyhow::Error: From<T::Err>,
+{
+    of_key(key, value.as_deref().map(|text| Ok(text.parse()?)).transpose())
+}
 
 /// The value of a key, or what is wrong with it.
 pub fn of_key<T>(key: &'static str, value: Result<T>) -> Result<T, WrongKey> {

@@ -24,6 +24,11 @@ pub fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     Ok(pairs)
 }
 
+/// The value of a key that has to be given.
+pub fn needed<T>(value: Option<T>, what: &str) -> Result<T> {
+    value.ok_or_else(|| anyhow!("{what} is missing"))
+}
+
 /// A number of bytes: 268435456, 256M or 1G, say.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.split_at_checked(text.len().saturating_sub(1)) {

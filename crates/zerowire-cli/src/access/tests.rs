@@ -31,16 +31,16 @@ fn modes_are_octal() {
 
 #[test]
 fn keys_of_a_vm_go_before_those_of_all() {
-    let mut own = SocketAccess::default();
-    assert!(take(&mut own, "uds", "uds-mode", "0666").unwrap());
-    assert!(!take(&mut own, "uds", "socket-mode", "0666").unwrap());
-    assert!(!take(&mut own, "uds", "uds", "/run/a").unwrap());
-    let e = take(&mut own, "uds", "uds-group", "no-such").unwrap_err().to_string();
-    assert!(e.starts_with("uds-group: group 'no-such'"), "{e}");
+    let keys = ["uds-owner", "uds-group", "uds-mode"];
+    let some = |text: &str| Some(text.to_owned());
+    let own = of_keys(keys, [&None, &None, &some("0666")]).unwrap();
+    let e = of_keys(keys, [&None, &some("no-such"), &None]).unwrap_err();
+    assert_eq!(e.key, "uds-group");
+    assert!(e.to_string().starts_with("uds-group: group 'no-such'"), "{e}");
     let all = SocketAccess { owner: Some(1), group: None, mode: Some(0o600) };
     assert_eq!(or(own, all), SocketAccess { owner: Some(1), group: None, mode: Some(0o666) });
     assert_eq!(
-        parse(Some("7"), None, Some("0640")).unwrap(),
+        of_keys(keys, [&some("7"), &None, &some("0640")]).unwrap(),
         SocketAccess { owner: Some(7), group: None, mode: Some(0o640) }
     );
 }

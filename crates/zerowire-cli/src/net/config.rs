@@ -10,7 +10,7 @@ use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
-use crate::file::{WrongKey, of_key};
+use crate::file::{WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
@@ -31,7 +31,8 @@ pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig
 
 /// The ports that the arguments name. A file's are not among them.
 pub(super) fn ports(args: &NetArgs) -> impl Iterator<Item = Result<PortSpec>> {
-    args.vm.iter().map(|spec| Ok(parse_vm(spec)?.port)).chain([port(&args.port)])
+    let of_vm = |spec: &String| parse_vm(spec).and_then(|(_, vm)| port(&vm.port));
+    args.vm.iter().map(of_vm).chain([port(&args.port)])
 }
 
 /// What the command line says of VMs that say nothing themselves.
@@ -58,29 +59,31 @@ impl Defaults {
         })
     }
 
-    /// The VM, with an end point that need not be its socket.
-    fn at(&self, endpoint: Endpoint, vm: VmSpec) -> VmConfig {
-        VmConfig::new(vm.name, endpoint, vm.port)
-            .access(access::or(vm.access, self.access))
-            .metadata(
-                vm.metadata
-                    .or_else(|| self.metadata.clone())
-                    .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(self.tokens) }),
-            )
+    /// Gives a VM what it does not say itself.
+    fn complete(&self, vm: VmConfig, metadata: Option<PathBuf>, tokens: Option<TokenPolicy>) -> VmConfig {
+        let access = access::or(vm.access, self.access);
+        let metadata = metadata.or_else(|| self.metadata.clone());
+        let tokens = tokens.unwrap_or(self.tokens);
+        vm.access(access)
+            .metadata(metadata.map(|file| MetadataSource { file, tokens }))
             .policy(self.policy)
-            .mac(vm.mac)
-            .guard(vm.guard)
-            .limits(vm.limits)
             .postcopy(self.postcopy)
     }
 
-    fn on_socket(&self, vm: VmSpec) -> VmConfig {
-        self.at(Endpoint::Path(vm.socket.clone()), vm)
-    }
-
-    /// A VM of the file or of the control socket.
+    /// A VM of the file, of `--vm` or of the control socket.
     pub(super) fn vm(&self, name: &str, net: file::Net) -> Result<VmConfig, WrongKey> {
-        net_vm(name, net).map(|vm| self.on_socket(vm))
+        let keys = ["socket-owner", "socket-group", "socket-mode"];
+        let access = access::of_keys(keys, [&net.socket_owner, &net.socket_group, &net.socket_mode])?;
+        let mac = parsed("mac", &net.mac)?;
+        let port = of_key("port", port(&net.port))?;
+        let tokens = net.metadata_token.as_deref().map(token_policy).transpose();
+        let tokens = of_key("metadata-token", tokens)?;
+        let guard = of_key("guard", guard(net.guard.as_deref(), mac))?;
+        let transmit = parsed("tx-limit", &net.tx_limit)?;
+        let limits = Limits { transmit, receive: parsed("rx-limit", &net.rx_limit)? };
+        let vm = VmConfig::new(name, Endpoint::Path(net.socket), port);
+        let vm = vm.access(access).mac(mac).guard(guard).limits(limits);
+        Ok(self.complete(vm, net.metadata, tokens))
     }
 }
 
@@ -104,8 +107,8 @@ fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
             .vm
             .iter()
             .map(|spec| {
-                let vm = parse_vm(spec).with_context(|| format!("--vm {spec}"))?;
-                Ok(defaults.on_socket(vm))
+                let vm = parse_vm(spec).and_then(|(name, vm)| Ok(defaults.vm(&name, vm)?));
+                vm.with_context(|| format!("--vm {spec}"))
             })
             .collect();
     }
@@ -118,41 +121,11 @@ fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
             "give --socket PATH, --fd N, --vm SPEC, --config FILE or --control PATH (see 'zerowire net --help')"
         ),
     };
-    let vm = VmSpec {
-        name: args.name.clone(),
-        socket: PathBuf::new(),
-        port: port(&args.port)?,
-        metadata: None,
-        tokens: None,
-        mac: args.device.mac,
-        guard: guard(args.device.guard.as_deref(), args.device.mac)?,
-        limits: Limits { transmit: args.device.tx_limit, receive: args.device.rx_limit },
-        access: SocketAccess::default(),
-    };
-    Ok(vec![defaults.at(endpoint, vm)])
-}
-
-/// A VM of the file.
-fn net_vm(name: &str, net: file::Net) -> Result<VmSpec, WrongKey> {
-    let text = Option::as_deref;
-    let owner = of_key("socket-owner", access::parse(text(&net.socket_owner), None, None))?;
-    let group = of_key("socket-group", access::parse(None, text(&net.socket_group), None))?;
-    let mode = of_key("socket-mode", access::parse(None, None, text(&net.socket_mode)))?;
-    let mac = of_key("mac", text(&net.mac).map(|mac| Ok(mac.parse::<MacAddress>()?)).transpose())?;
-    Ok(VmSpec {
-        name: name.to_owned(),
-        port: of_key("port", port(&net.port))?,
-        tokens: of_key("metadata-token", text(&net.metadata_token).map(token_policy).transpose())?,
-        mac,
-        guard: of_key("guard", guard(text(&net.guard), mac))?,
-        limits: Limits {
-            transmit: of_key("tx-limit", text(&net.tx_limit).map(|limit| Ok(limit.parse()?)).transpose())?,
-            receive: of_key("rx-limit", text(&net.rx_limit).map(|limit| Ok(limit.parse()?)).transpose())?,
-        },
-        access: access::or(owner, access::or(group, mode)),
-        socket: net.socket,
-        metadata: net.metadata,
-    })
+    let guard = guard(args.device.guard.as_deref(), args.device.mac)?;
+    let limits = Limits { transmit: args.device.tx_limit, receive: args.device.rx_limit };
+    let vm = VmConfig::new(args.name.clone(), endpoint, port(&args.port)?);
+    let vm = vm.mac(args.device.mac).guard(guard).limits(limits);
+    Ok(vec![defaults.complete(vm, None, None)])
 }
 
 /// A VM as the file would have it, all keys included that have a value.
@@ -196,60 +169,41 @@ fn guard(text: Option<&str>, mac: Option<MacAddress>) -> Result<Option<FrameGuar
     Ok(text.map(|text| FrameGuard::parse(text, mac)).transpose()?)
 }
 
-#[derive(Debug)]
-struct VmSpec {
-    name: String,
-    socket: PathBuf,
-    port: PortSpec,
-    metadata: Option<PathBuf>,
-    tokens: Option<TokenPolicy>,
-    mac: Option<MacAddress>,
-    guard: Option<FrameGuard>,
-    limits: Limits,
-    access: SocketAccess,
-}
-
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
 /// …][,metadata=FILE][,metadata-token=WHEN][,mac=MAC][,guard=CHECKS]
 /// [,tx-limit=LIMIT][,rx-limit=LIMIT]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
-fn parse_vm(text: &str) -> Result<VmSpec> {
-    let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut of, mut of_port, mut mac, mut checks) = (None, String::new(), None, None);
-    let (mut access, mut limits) = (SocketAccess::default(), Limits::default());
+/// Returns the name, and the other keys as the file would have them.
+fn parse_vm(text: &str) -> Result<(String, file::Net)> {
+    let (mut name, mut socket, mut of, mut of_port) = (None, None, None, String::new());
+    let mut net = file::Net::default();
     for (key, value) in spec::pairs(text)? {
+        let text = Some(value.to_owned());
         match key {
-            "name" => name = Some(value.to_owned()),
-            "socket" => socket = Some(PathBuf::from(value)),
-            "port" => of = Some(value),
+            "name" => name = text,
+            "socket" => socket = text,
+            "port" => of = text,
             key if PortSpec::OPTIONS.contains(&key) => {
                 of_port.push_str(&format!(",{key}={value}"));
             }
-            "metadata" => metadata = Some(PathBuf::from(value)),
-            "metadata-token" => tokens = Some(token_policy(value)?),
-            "mac" => mac = Some(value.parse()?),
-            "guard" => checks = Some(value),
-            "tx-limit" => limits.transmit = Some(value.parse()?),
-            "rx-limit" => limits.receive = Some(value.parse()?),
-            key if access::take(&mut access, "socket", key, value)? => {}
+            "metadata" => net.metadata = text.map(PathBuf::from),
+            "metadata-token" => net.metadata_token = text,
+            "mac" => net.mac = text,
+            "guard" => net.guard = text,
+            "tx-limit" => net.tx_limit = text,
+            "rx-limit" => net.rx_limit = text,
+            "socket-owner" => net.socket_owner = text,
+            "socket-group" => net.socket_group = text,
+            "socket-mode" => net.socket_mode = text,
             _ => bail!(
                 "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, \
                  guard, tx-limit, rx-limit, socket-owner, socket-group, socket-mode"
             ),
         }
     }
-    let of = of.ok_or_else(|| anyhow!("port=PORT is missing"))?;
-    Ok(VmSpec {
-        name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
-        socket: socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?,
-        port: port(&format!("{of}{of_port}"))?,
-        metadata,
-        tokens,
-        mac,
-        guard: guard(checks, mac)?,
-        limits,
-        access,
-    })
+    net.port = spec::needed(of, "port=PORT")? + &of_port;
+    net.socket = spec::needed(socket, "socket=PATH")?.into();
+    Ok((spec::needed(name, "name=NAME")?, net))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig, VsockLimits};
 
 use super::VsockArgs;
-use crate::file::{WrongKey, of_key};
+use crate::file::{WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
@@ -38,19 +38,25 @@ impl Defaults {
         })
     }
 
-    fn made(&self, vm: VsockVmConfig) -> VsockConfig {
-        VsockConfig::new(vm.name, vm.endpoint, vm.cid, vm.uds)
-            .access(access::or(vm.access, self.access))
-            .uds_access(access::or(vm.uds_access, self.uds_access))
-            .groups(vm.groups)
-            .limits(self.limits)
-            .rates(vm.rates)
-            .map(self.map.clone())
+    /// Gives a VM what it does not say itself.
+    fn complete(&self, vm: VsockConfig) -> VsockConfig {
+        let (access, uds_access) =
+            (access::or(vm.access, self.access), access::or(vm.uds_access, self.uds_access));
+        vm.access(access).uds_access(uds_access).limits(self.limits).map(self.map.clone())
     }
 
-    /// A VM of the file or of the control socket.
-    pub(super) fn vm(&self, name: &str, vm: file::Vsock) -> Result<VsockConfig, WrongKey> {
-        vsock_vm(name, vm).map(|vm| self.made(vm))
+    /// A VM of the file, of `--vm` or of the control socket.
+    pub(super) fn vm(&self, name: &str, v: file::Vsock) -> Result<VsockConfig, WrongKey> {
+        let keys = ["socket-owner", "socket-group", "socket-mode"];
+        let access = access::of_keys(keys, [&v.socket_owner, &v.socket_group, &v.socket_mode])?;
+        let keys = ["uds-owner", "uds-group", "uds-mode"];
+        let uds_access = access::of_keys(keys, [&v.uds_owner, &v.uds_group, &v.uds_mode])?;
+        let groups = v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]);
+        let groups = of_key("groups", checked_groups(groups))?;
+        let transmit = parsed("tx-limit", &v.tx_limit)?;
+        let rates = Limits { transmit, receive: parsed("rx-limit", &v.rx_limit)? };
+        let vm = VsockConfig::new(name, Endpoint::Path(v.socket), v.cid, v.uds);
+        Ok(self.complete(vm.access(access).uds_access(uds_access).groups(groups).rates(rates)))
     }
 }
 
@@ -72,7 +78,10 @@ fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
         return args
             .vm
             .iter()
-            .map(|spec| parse_vm(spec).with_context(|| format!("--vm {spec}")).map(|vm| defaults.made(vm)))
+            .map(|spec| {
+                let vm = parse_vm(spec).and_then(|(name, vm)| Ok(defaults.vm(&name, vm)?));
+                vm.with_context(|| format!("--vm {spec}"))
+            })
             .collect();
     }
     let endpoint = match (&args.socket, args.fd, handed.single()) {
@@ -88,45 +97,10 @@ fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     let (Some(cid), Some(uds)) = (args.cid, &args.uds) else {
         bail!("a single VM needs its address and the host's end: give --cid N and --uds PATH");
     };
-    let groups = parse_groups(&args.groups).with_context(|| format!("--groups {}", args.groups))?;
-    let own = SocketAccess::default();
-    let (name, uds, rates) = (args.name.clone(), uds.clone(), args.limits.rates());
-    Ok(vec![defaults.made(VsockVmConfig {
-        name,
-        endpoint,
-        access: own,
-        cid,
-        uds,
-        uds_access: own,
-        groups,
-        rates,
-    })])
-}
-
-/// A VM of the file.
-fn vsock_vm(name: &str, v: file::Vsock) -> Result<VsockVmConfig, WrongKey> {
-    let text = Option::as_deref;
-    let limit = |limit: &Option<String>| Ok(text(limit).map(str::parse).transpose()?);
-    let owner = of_key("socket-owner", access::parse(text(&v.socket_owner), None, None))?;
-    let group = of_key("socket-group", access::parse(None, text(&v.socket_group), None))?;
-    let mode = of_key("socket-mode", access::parse(None, None, text(&v.socket_mode)))?;
-    let uds_owner = of_key("uds-owner", access::parse(text(&v.uds_owner), None, None))?;
-    let uds_group = of_key("uds-group", access::parse(None, text(&v.uds_group), None))?;
-    let uds_mode = of_key("uds-mode", access::parse(None, None, text(&v.uds_mode)))?;
-    let groups = v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]);
-    Ok(VsockVmConfig {
-        name: name.to_owned(),
-        access: access::or(owner, access::or(group, mode)),
-        uds_access: access::or(uds_owner, access::or(uds_group, uds_mode)),
-        groups: of_key("groups", checked_groups(groups))?,
-        rates: Limits {
-            transmit: of_key("tx-limit", limit(&v.tx_limit))?,
-            receive: of_key("rx-limit", limit(&v.rx_limit))?,
-        },
-        endpoint: Endpoint::Path(v.socket),
-        cid: v.cid,
-        uds: v.uds,
-    })
+    let groups = checked_groups(split_groups(&args.groups));
+    let groups = groups.with_context(|| format!("--groups {}", args.groups))?;
+    let vm = VsockConfig::new(args.name.clone(), endpoint, cid, uds.clone());
+    Ok(vec![defaults.complete(vm.groups(groups).rates(args.limits.rates()))])
 }
 
 /// A VM as the file would have it, all keys included that have a value.
@@ -149,56 +123,43 @@ pub(super) fn table_of(vm: &VsockConfig) -> file::Vsock {
     }
 }
 
-#[derive(Debug)]
-struct VsockVmConfig {
-    name: String,
-    endpoint: Endpoint,
-    access: SocketAccess,
-    cid: u64,
-    uds: PathBuf,
-    uds_access: SocketAccess,
-    groups: Vec<String>,
-    rates: Limits,
-}
-
 /// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and tx-limit, rx-limit, socket-owner,
 /// socket-group, socket-mode, uds-owner, uds-group, uds-mode.
-fn parse_vm(text: &str) -> Result<VsockVmConfig> {
-    let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
-    let (mut access, mut uds_access) = (SocketAccess::default(), SocketAccess::default());
-    let mut rates = Limits::default();
+/// Returns the name, and the other keys as the file would have them.
+fn parse_vm(text: &str) -> Result<(String, file::Vsock)> {
+    let (mut name, mut cid, mut socket, mut uds) = (None, None, None, None);
+    let mut vm = file::Vsock::default();
     for (key, value) in spec::pairs(text)? {
+        let text = Some(value.to_owned());
         match key {
-            "name" => name = Some(value.to_owned()),
+            "name" => name = text,
             "cid" => cid = Some(value.parse().map_err(|_| anyhow!("cid={value}: give a number, 3 or more"))?),
-            "socket" => socket = Some(PathBuf::from(value)),
-            "uds" => uds = Some(PathBuf::from(value)),
-            "groups" => groups = Some(parse_groups(value)?),
-            "tx-limit" => rates.transmit = Some(value.parse()?),
-            "rx-limit" => rates.receive = Some(value.parse()?),
-            key if access::take(&mut access, "socket", key, value)? => {}
-            key if access::take(&mut uds_access, "uds", key, value)? => {}
+            "socket" => socket = text,
+            "uds" => uds = text,
+            "groups" => vm.groups = Some(split_groups(value)),
+            "tx-limit" => vm.tx_limit = text,
+            "rx-limit" => vm.rx_limit = text,
+            "socket-owner" => vm.socket_owner = text,
+            "socket-group" => vm.socket_group = text,
+            "socket-mode" => vm.socket_mode = text,
+            "uds-owner" => vm.uds_owner = text,
+            "uds-group" => vm.uds_group = text,
+            "uds-mode" => vm.uds_mode = text,
             _ => bail!(
                 "'{key}' is not known: name, cid, socket, uds, groups, tx-limit, rx-limit, socket-owner, socket-group, \
                  socket-mode, uds-owner, uds-group, uds-mode"
             ),
         }
     }
-    Ok(VsockVmConfig {
-        name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
-        endpoint: Endpoint::Path(socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?),
-        access,
-        cid: cid.ok_or_else(|| anyhow!("cid=N is missing"))?,
-        uds: uds.ok_or_else(|| anyhow!("uds=PATH is missing"))?,
-        uds_access,
-        groups: groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]),
-        rates,
-    })
+    vm.socket = spec::needed(socket, "socket=PATH")?.into();
+    vm.cid = spec::needed(cid, "cid=N")?;
+    vm.uds = spec::needed(uds, "uds=PATH")?.into();
+    Ok((spec::needed(name, "name=NAME")?, vm))
 }
 
-/// Parses A+B.
-fn parse_groups(text: &str) -> Result<Vec<String>> {
-    checked_groups(text.split('+').map(ToOwned::to_owned).collect())
+/// The groups of A+B.
+fn split_groups(text: &str) -> Vec<String> {
+    text.split('+').map(ToOwned::to_owned).collect()
 }
 
 fn checked_groups(groups: Vec<String>) -> Result<Vec<String>> {

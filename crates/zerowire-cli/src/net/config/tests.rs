@@ -1,27 +1,23 @@
 use super::*;
 
+fn defaults() -> Defaults {
+    let (access, policy) = (SocketAccess::default(), Policy::default());
+    Defaults { access, metadata: None, tokens: TokenPolicy::Optional, policy, postcopy: false }
+}
+
+/// The VM of `--vm`.
+fn vm_of(text: &str) -> Result<VmConfig> {
+    parse_vm(text).and_then(|(name, vm)| Ok(defaults().vm(&name, vm)?))
+}
+
 #[test]
 fn a_vm_is_the_same_by_its_own_table() {
     let defaults = Defaults {
         access: SocketAccess { owner: None, group: Some(7), mode: None },
         metadata: Some("/all.json".into()),
-        tokens: TokenPolicy::Optional,
-        policy: Policy::default(),
-        postcopy: false,
+        ..defaults()
     };
-    let bare = file::Net {
-        socket: "/s".into(),
-        port: "tap:a".to_owned(),
-        metadata: None,
-        metadata_token: None,
-        mac: None,
-        guard: None,
-        tx_limit: None,
-        rx_limit: None,
-        socket_owner: None,
-        socket_group: None,
-        socket_mode: None,
-    };
+    let bare = file::Net { socket: "/s".into(), port: "tap:a".to_owned(), ..file::Net::default() };
     for net in [
         bare.clone(),
         file::Net {
@@ -48,19 +44,7 @@ fn a_vm_is_the_same_by_its_own_table() {
 
 #[test]
 fn a_wrong_value_has_its_key() {
-    let good = || file::Net {
-        socket: "/s".into(),
-        port: "tap:a".to_owned(),
-        metadata: None,
-        metadata_token: None,
-        mac: None,
-        guard: None,
-        tx_limit: None,
-        rx_limit: None,
-        socket_owner: None,
-        socket_group: None,
-        socket_mode: None,
-    };
+    let good = || file::Net { socket: "/s".into(), port: "tap:a".to_owned(), ..file::Net::default() };
     let bad = || Some("?".to_owned());
     for (net, key) in [
         (file::Net { port: "?".to_owned(), ..good() }, "port"),
@@ -74,37 +58,37 @@ fn a_wrong_value_has_its_key() {
         (file::Net { socket_group: bad(), ..good() }, "socket-group"),
         (file::Net { socket_mode: bad(), ..good() }, "socket-mode"),
     ] {
-        assert_eq!(net_vm("a", net).expect_err(key).key, key);
+        assert_eq!(defaults().vm("a", net).expect_err(key).key, key);
     }
 }
 
 #[test]
 fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
-    let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional")
-        .unwrap();
+    let v =
+        vm_of("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional").unwrap();
     assert_eq!((v.name.as_str(), v.port.queues()), ("a", 2));
-    assert_eq!(v.tokens, Some(TokenPolicy::Optional));
-    let v = parse_vm("name=a,socket=/s,port=tap:t,socket-owner=7,socket-group=8,socket-mode=0640").unwrap();
+    assert_eq!(v.metadata.map(|source| source.tokens), Some(TokenPolicy::Optional));
+    let v = vm_of("name=a,socket=/s,port=tap:t,socket-owner=7,socket-group=8,socket-mode=0640").unwrap();
     assert_eq!(v.access, SocketAccess { owner: Some(7), group: Some(8), mode: Some(0o640) });
     assert_eq!(v.mac, None);
-    let m = parse_vm("name=a,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
+    let m = vm_of("name=a,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
     assert_eq!(m.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
-    let g = parse_vm("name=a,guard=mac+ip=10.0.0.2,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
+    let g = vm_of("name=a,guard=mac+ip=10.0.0.2,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
     let guard = g.guard.map(|g| g.to_string());
     assert_eq!(guard.as_deref(), Some("mac=52:54:00:00:00:01+ip=10.0.0.2"), "the order does not matter");
     assert_eq!(m.limits, Limits::default());
     let l =
-        parse_vm("name=a,socket=/s,port=tap:t,tx-limit=100M/s+burst=10M+ops=10k/s,rx-limit=1Gbit/s").unwrap();
+        vm_of("name=a,socket=/s,port=tap:t,tx-limit=100M/s+burst=10M+ops=10k/s,rx-limit=1Gbit/s").unwrap();
     let texts = [l.limits.transmit, l.limits.receive].map(|limit| limit.map(|limit| limit.to_string()));
     let words = ["100000000/s,burst=10000000,ops=10000/s,ops-burst=1000", "125000000/s,burst=12500000"];
     assert_eq!(texts, words.map(|text| Some(text.to_owned())));
-    let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
+    let x = vm_of("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
     assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
-    let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
+    let partial = vm_of("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
     assert_eq!(partial.port.to_string(), "xdp:e0,queue=0,queues=1,pin=partial");
-    let p = parse_vm("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
+    let p = vm_of("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
     assert_eq!(p.port.to_string(), "packet:e0,rings=on");
-    let p = parse_vm("name=a,port=packet:e0,receive=socket,socket=/run/a").unwrap();
+    let p = vm_of("name=a,port=packet:e0,receive=socket,socket=/run/a").unwrap();
     assert_eq!(p.port.to_string(), "packet:e0,receive=socket");
     for (bad, word) in [
         ("name=a,port=packet:e0,socket=/s,receive=tap", "receive=tap: give ring, socket or auto"),
@@ -129,7 +113,7 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
         ("name=a,socket=/s,port=tap:t,name=b", "name=a and name=b: give 'name' once"),
         ("name=a,socket=/s,port=tap:t,queues=2,queues=3", "queues=2 and queues=3"),
     ] {
-        assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
+        assert!(vm_of(bad).unwrap_err().to_string().contains(word), "{bad}");
     }
     assert!(token_policy("maybe").is_err());
 }
