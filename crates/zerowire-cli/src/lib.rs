@@ -3,6 +3,8 @@
 //!
 //! The program `zerowire` itself is the binary of this package.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod af_vsock;
 pub mod bar;
 pub mod columns;
@@ -13,3 +15,8 @@ pub mod tips;
 mod wrong;
 
 pub use wrong::WrongArguments;
+
+/// Locks, also behind a thread that has panicked with the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
+
+use crate::lock;
 
 /// The fields of an event.
 #[derive(Debug, Default)]
@@ -78,11 +80,11 @@ pub(super) struct ServedVms(Mutex<HashMap<String, usize>>);
 
 impl ServedVms {
     pub(super) fn enter(&self, name: &str) {
-        *self.lock().entry(name.to_owned()).or_default() += 1;
+        *lock(&self.0).entry(name.to_owned()).or_default() += 1;
     }
 
     pub(super) fn leave(&self, name: &str) {
-        let mut served = self.lock();
+        let mut served = lock(&self.0);
         if let Some(spans) = served.get_mut(name) {
             *spans -= 1;
             if *spans == 0 {
@@ -92,11 +94,7 @@ impl ServedVms {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).contains_key(name)
     }
 }
 

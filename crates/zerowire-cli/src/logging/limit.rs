@@ -50,7 +50,8 @@ pub(super) enum Admitted {
 /// The rates.
 #[derive(Debug)]
 pub(super) struct Limits {
-    has_suppressed: bool,
+    /// True: some lines were suppressed since the log said so last.
+    pub(super) has_suppressed: bool,
     all: Bucket,
     of: HashMap<String, Bucket>,
 }
@@ -77,10 +78,6 @@ impl Limits {
         }
         one.suppressed += 1;
         if std::mem::replace(&mut self.has_suppressed, true) { Admitted::No } else { Admitted::NoneSince }
-    }
-
-    pub(super) fn has_suppressed(&self) -> bool {
-        self.has_suppressed
     }
 
     /// How many lines of which VMs were suppressed since the last call.

@@ -13,7 +13,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -28,7 +28,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use zerowire_vhost::memory::write_lines_as;
 
-use crate::signals;
+use crate::{lock, signals};
 use event::{EventText, ServedVms, SpanName, attribute};
 use format::LogRecord;
 use limit::{Admitted, Limits};
@@ -132,12 +132,6 @@ struct LogShared {
     lost: AtomicU64,
 }
 
-impl LogShared {
-    fn limits(&self) -> std::sync::MutexGuard<'_, Limits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The log of a command that serves VMs.
 pub struct Log {
     lines: SyncSender<LogLine>,
@@ -176,7 +170,7 @@ struct Writer {
 impl Writer {
     /// Hands over what `line` makes, unless there are too many lines of this key.
     fn hand(&self, key: &str, line: impl FnOnce() -> String) {
-        let line = match self.shared.limits().admit(key, Instant::now()) {
+        let line = match lock(&self.shared.limits).admit(key, Instant::now()) {
             Admitted::Yes => LogLine::Text(line()),
             Admitted::NoneSince => LogLine::Suppressed,
             Admitted::No => return,
@@ -231,7 +225,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 fn write_all(lines: &Receiver<LogLine>, shared: &LogShared) {
     let mut told = Instant::now();
     loop {
-        let has_suppressed = shared.limits().has_suppressed();
+        let has_suppressed = lock(&shared.limits).has_suppressed;
         let next = if has_suppressed {
             lines.recv_timeout(TELL.saturating_sub(told.elapsed()))
         } else {
@@ -251,7 +245,7 @@ fn write_all(lines: &Receiver<LogLine>, shared: &LogShared) {
         }
         if end || told.elapsed() >= TELL {
             told = Instant::now();
-            let suppressed = shared.limits().take_suppressed();
+            let suppressed = lock(&shared.limits).take_suppressed();
             for (key, count) in suppressed {
                 write(&suppressed_line(format(), &key, count));
             }

@@ -27,8 +27,7 @@ pub(crate) mod message;
 pub(crate) mod pace;
 pub(crate) mod sessions;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+pub(crate) use zerowire_cli::lock;
 use zerowire_confine::Owner;
 
 use crate::access;
@@ -49,9 +48,4 @@ pub fn owner(text: &str) -> Result<Owner, String> {
 pub(crate) fn is_child(argument: &str) -> bool {
     let mut arguments = std::env::args_os().skip(1);
     arguments.next().is_some_and(|a| a == argument) && arguments.next().is_none()
-}
-
-/// Locks, also behind a thread that has panicked with the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

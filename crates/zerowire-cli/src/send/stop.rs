@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
+use zerowire_cli::lock;
 
 use crate::signals::Signals;
 
@@ -40,7 +41,7 @@ impl SendStop {
                     Err(_) => return,
                 }
             };
-            let cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
+            let cut = lock(&cut);
             let Some(socket) = &*cut else {
                 eprintln!("zerowire: stopped by signal {number} before anything was sent");
                 std::process::exit(128 + number);
@@ -57,7 +58,7 @@ impl SendStop {
     pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
         let watched = Watched { signal: self.signal, socket: duplicate()? };
-        *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(duplicate()?);
+        *lock(&self.cut) = Some(duplicate()?);
         Ok(watched)
     }
 }

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use zerowire_cli::lock;
 
 use super::canvas::Canvas;
 
@@ -23,10 +24,6 @@ const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
 /// The settings of the terminal before, while it has others.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
-
-fn before() -> MutexGuard<'static, Option<Termios>> {
-    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The terminal, for as long as this lives. There is one at a time.
 #[derive(Debug)]
@@ -42,7 +39,7 @@ impl Screen {
         let settings = tcgetattr(io::stdin()).context("the terminal's settings can't be read")?;
         let mut raw = settings.clone();
         raw.make_raw();
-        *before() = Some(settings);
+        *lock(&BEFORE) = Some(settings);
         let screen = Self { shown: Vec::new() };
         tcsetattr(io::stdin(), OptionalActions::Flush, &raw).context("the terminal can't be set")?;
         write(ENTER).context("the terminal can't be written to")?;
@@ -94,7 +91,7 @@ fn changes(old: &[String], new: &[String]) -> String {
 
 fn restore() {
     // The terminal may be gone.
-    if let Some(settings) = before().take() {
+    if let Some(settings) = lock(&BEFORE).take() {
         let _ = write(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &settings);
     }

@@ -3,11 +3,12 @@
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use zerowire_capture::{Capture, CaptureError, CaptureOptions, Captured};
+use zerowire_cli::lock;
 use zerowire_vhost::files;
 
 use super::manage::ManageError;
@@ -55,10 +56,6 @@ impl CaptureControl {
         Self { server, link, folder: folder.map(Path::to_owned), turn: Mutex::default() }
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The capture.
     pub fn shown(&self) -> Result<ShownCapture, ManageError> {
         let capture = self.server.capture().ok_or_else(nothing)?;
@@ -73,7 +70,7 @@ impl CaptureControl {
             return Err(ManageError::new(403, text));
         };
         let options = capture.options(folder, self.link)?;
-        let _turn = self.turn();
+        let _turn = lock(&self.turn);
         if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
             let text = format!("a capture to {} runs: end it first", running.options().target);
             return Err(ManageError::new(409, text));
@@ -86,7 +83,7 @@ impl CaptureControl {
 
     /// Ends the capture, which is written then.
     pub fn end(&self) -> Result<(), ManageError> {
-        let _turn = self.turn();
+        let _turn = lock(&self.turn);
         let ended = self.server.set_capture(None);
         pcap::finish(ended.as_ref());
         ended.map(drop).ok_or_else(nothing)
