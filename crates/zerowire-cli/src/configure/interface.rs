@@ -17,61 +17,40 @@ use zerowire_sys::netlink::{DataSplit, Ethtool, LinkInfo, NetlinkError, Rss};
 
 use super::restore::{PAUSE, Undo, UndoStep, set_back, table_back};
 
-/// Why an interface could not be set up. What had been changed was set back.
+/// Why an interface could not be set up, or set back.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigureError {
+#[error("{interface}: {problem}")]
+pub struct ConfigureError {
+    interface: String,
+    problem: ConfigureProblem,
+}
+
+/// What is wrong. But for the last one, what had been changed was set back.
+#[derive(Debug, thiserror::Error)]
+enum ConfigureProblem {
     /// Not root, or root of another user namespace.
-    #[error(
-        "{interface}: changing its settings needs CAP_NET_ADMIN in the user namespace of its network namespace"
-    )]
-    Privilege {
-        /// The interface.
-        interface: String,
-    },
+    #[error("changing its settings needs CAP_NET_ADMIN in the user namespace of its network namespace")]
+    Privilege,
     /// The driver has no header split that could be set (EOPNOTSUPP to ETHTOOL_MSG_RINGS_SET).
     #[error(
-        "{interface}: header split can't be turned on: its driver doesn't take tcp-data-split (EOPNOTSUPP); drivers that do, with \
+        "header split can't be turned on: its driver doesn't take tcp-data-split (EOPNOTSUPP); drivers that do, with \
          a queue for zero-copy receive: bnxt_en, mlx5_core, gve, fbnic"
     )]
-    NoHeaderSplit {
-        /// The interface.
-        interface: String,
-    },
-    /// The driver refused (an XDP program is attached for example, which takes frames in one
+    NoHeaderSplit,
+    /// The driver refused a step (an XDP program is attached for example, which takes frames in one
     /// piece).
-    #[error("{interface}: {step} was refused: {cause}")]
-    Refused {
-        /// The interface.
-        interface: String,
-        /// What the driver refused to set.
-        step: &'static str,
-        /// The kernel's answer.
-        cause: NetlinkError,
-    },
-    /// Some of it could not be set back, not in 2 s either: another program uses the queue perhaps.
-    #[error("{interface}: could not be set back: {cause}; by hand, when nothing uses the queue: {commands}")]
-    NotSetBack {
-        /// The interface.
-        interface: String,
-        /// The kernel's answer.
-        cause: NetlinkError,
-        /// The commands.
-        commands: String,
-    },
+    #[error("{step} was refused: {cause}")]
+    Refused { step: &'static str, cause: NetlinkError },
     /// The interface doesn't exist, or netlink doesn't work.
-    #[error("{interface}: {cause}")]
-    Interface {
-        /// The interface.
-        interface: String,
-        /// The kernel's answer.
-        cause: NetlinkError,
-    },
+    #[error("{0}")]
+    Interface(NetlinkError),
+    /// Some of it could not be set back, not in 2 s either: another program uses the queue perhaps.
+    #[error("could not be set back: {cause}; by hand, when nothing uses the queue: {commands}")]
+    NotSetBack { cause: NetlinkError, commands: String },
 }
 
 /// A change that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Change {
     /// What it does, with the values before and after.
     pub what: String,
@@ -87,8 +66,10 @@ pub struct Configured {
     interface: String,
     index: u32,
     steps: Vec<UndoStep>,
-    changes: Vec<Change>,
-    notes: Vec<String>,
+    /// What was changed, in order.
+    pub(super) changes: Vec<Change>,
+    /// What was left as it is, and why.
+    pub(super) notes: Vec<String>,
 }
 
 impl Configured {
@@ -99,7 +80,7 @@ impl Configured {
     /// # Errors
     /// See [`ConfigureError`]: nothing is changed then.
     pub fn apply(interface: &str, queue: u32) -> Result<Self, ConfigureError> {
-        let failed = |cause| ConfigureError::Interface { interface: interface.to_owned(), cause };
+        let failed = |cause| error(interface, ConfigureProblem::Interface(cause));
         let index = LinkInfo::find(interface).map_err(failed)?.index;
         let ethtool = Ethtool::open().map_err(failed)?;
         let mut configured = Self {
@@ -115,21 +96,10 @@ impl Configured {
         Ok(configured)
     }
 
-    /// What was changed, in order.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    /// What was left as it is, and why.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
     /// Sets everything back. Waits up to 2 s for a queue that was given back a moment ago.
     ///
     /// # Errors
-    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were attempted
-    /// all the same.
+    /// The first step that failed; the others were attempted all the same.
     pub fn restore(mut self) -> Result<(), ConfigureError> {
         let result = self.set_back();
         self.steps.clear();
@@ -143,7 +113,7 @@ impl Configured {
         if rings.data_split != Some(DataSplit::On) {
             let step = "turning header split on (tcp-data-split on)";
             self.ethtool.set_data_split(self.index, Some(DataSplit::On)).map_err(|e| match e.errno() {
-                Some(libc::EOPNOTSUPP) => ConfigureError::NoHeaderSplit { interface: self.interface.clone() },
+                Some(libc::EOPNOTSUPP) => error(&self.interface, ConfigureProblem::NoHeaderSplit),
                 _ => self.refused(step, e),
             })?;
             let before = word(rings.data_split);
@@ -209,19 +179,18 @@ impl Configured {
     }
 
     fn refused(&self, step: &'static str, cause: NetlinkError) -> ConfigureError {
-        let interface = self.interface.clone();
-        match cause.errno() {
-            Some(libc::EPERM | libc::EACCES) => ConfigureError::Privilege { interface },
-            _ => ConfigureError::Refused { interface, step, cause },
-        }
+        let problem = match cause.errno() {
+            Some(libc::EPERM | libc::EACCES) => ConfigureProblem::Privilege,
+            _ => ConfigureProblem::Refused { step, cause },
+        };
+        error(&self.interface, problem)
     }
 
     fn set_back(&mut self) -> Result<(), ConfigureError> {
         let pause = || std::thread::sleep(PAUSE);
         set_back(&mut self.ethtool, self.index, &mut self.steps, pause).map_err(|cause| {
             let commands: Vec<_> = self.steps.iter().rev().map(|s| s.back.as_str()).collect();
-            let (interface, commands) = (self.interface.clone(), commands.join("; "));
-            ConfigureError::NotSetBack { interface, cause, commands }
+            error(&self.interface, ConfigureProblem::NotSetBack { cause, commands: commands.join("; ") })
         })
     }
 }
@@ -233,6 +202,10 @@ impl Drop for Configured {
             tracing::error!("{e}");
         }
     }
+}
+
+fn error(interface: &str, problem: ConfigureProblem) -> ConfigureError {
+    ConfigureError { interface: interface.to_owned(), problem }
 }
 
 fn word(split: Option<DataSplit>) -> &'static str {
@@ -280,8 +253,8 @@ mod tests {
     fn interfaces_without_header_split_say_so() {
         let error = Configured::apply("lo", 0).expect_err("loopback has no rings");
         match rustix::process::geteuid().is_root() {
-            true => assert!(matches!(error, ConfigureError::NoHeaderSplit { .. }), "{error}"),
-            false => assert!(matches!(error, ConfigureError::Privilege { .. }), "{error}"),
+            true => assert!(matches!(error.problem, ConfigureProblem::NoHeaderSplit), "{error}"),
+            false => assert!(matches!(error.problem, ConfigureProblem::Privilege), "{error}"),
         }
         let error = Configured::apply("nowhere0", 0).expect_err("no such interface").to_string();
         assert!(error.contains("nowhere0"), "{error}");

@@ -5,9 +5,10 @@ mod restore;
 
 use std::fmt::Display;
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use zerowire_cli::lock;
 use zerowire_probe::queue;
 
 use interface::Configured;
@@ -26,13 +27,13 @@ impl Setup {
     pub fn apply(&self, interface: &str, queue: u32, quiet: bool) -> Result<()> {
         let configured = Configured::apply(interface, queue)
             .with_context(|| format!("--configure changed nothing on {interface}"))?;
-        for change in configured.changes() {
+        for change in &configured.changes {
             say(format_args!("{interface}: {} (set back at the end; by hand: {})", change.what, change.back));
         }
-        if !quiet && configured.changes().is_empty() {
+        if !quiet && configured.changes.is_empty() {
             say(format_args!("{interface}: nothing had to be changed"));
         }
-        for note in configured.notes().iter().filter(|_| !quiet) {
+        for note in configured.notes.iter().filter(|_| !quiet) {
             say(format_args!("{interface}: {note}"));
         }
         self.keep(Box::new(move || {
@@ -42,13 +43,13 @@ impl Setup {
     }
 
     fn keep(&self, restore: Restore) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(restore);
+        *lock(&self.0) = Some(restore);
     }
 
     /// Sets it back, once. A second caller waits until it is done. The receiver that has the queue
     /// should be gone.
     pub fn restore(&self) -> Result<()> {
-        let mut restore = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut restore = lock(&self.0);
         restore.take().map_or(Ok(()), |restore| restore())
     }
 

@@ -113,7 +113,7 @@ impl Known {
 
     /// Notes what the source counts.
     pub fn note(&mut self, source: &CaptureReader) {
-        self.packets = source.reader.packets();
+        self.packets = source.reader.packets;
         self.skipped.clone_from(&source.skipped);
         self.truncated.clone_from(&source.truncated);
     }

@@ -96,7 +96,7 @@ impl Skip {
 /// Packets left out, by reason.
 pub type Skipped = BTreeMap<&'static str, u64>;
 
-/// A packet that can't be sent, and what to do.
+/// A packet that can't be sent, by its number, and what to do. Lengths are bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No byte of it was captured.
@@ -106,55 +106,25 @@ pub enum Refusal {
     #[error(
         "packet {number} has {bytes} bytes, less than an Ethernet header of 14: --short skip leaves such packets out"
     )]
-    Short {
-        /// Which one.
-        number: u64,
-        /// Its bytes.
-        bytes: usize,
-    },
+    Short { number: u64, bytes: usize },
     /// Captured in part.
     #[error(
         "packet {number} was captured with {captured} of its {wire} bytes (snap length): --pad fills up with zeroes, \
          --truncated send sends the part, --truncated skip leaves such packets out"
     )]
-    Truncated {
-        /// Which one.
-        number: u64,
-        /// Captured bytes.
-        captured: usize,
-        /// Original bytes.
-        wire: u32,
-    },
+    Truncated { number: u64, captured: usize, wire: u32 },
     /// Longer than the interface takes.
     #[error(
         "packet {number} has {bytes} bytes, and the interface takes {limit} (MTU {mtu}): raise the MTU, let TCP be cut \
          into segments with --oversized gso, or leave such packets out with --oversized skip"
     )]
-    Oversized {
-        /// Which one.
-        number: u64,
-        /// Its bytes.
-        bytes: usize,
-        /// The most.
-        limit: usize,
-        /// MTU, bytes.
-        mtu: usize,
-    },
+    Oversized { number: u64, bytes: usize, limit: usize, mtu: usize },
     /// Longer than the interface takes, and not to be segmented.
     #[error(
         "packet {number} has {bytes} bytes, more than the interface takes (MTU {mtu}), and can't be cut into segments: \
          {why}; --oversized gso-skip leaves such packets out"
     )]
-    NoSegments {
-        /// Which one.
-        number: u64,
-        /// Its bytes.
-        bytes: usize,
-        /// MTU, bytes.
-        mtu: usize,
-        /// What stands against it.
-        why: String,
-    },
+    NoSegments { number: u64, bytes: usize, mtu: usize, why: String },
 }
 
 impl Policy {

@@ -34,12 +34,7 @@ pub enum TimeError {
          --backwards send sends such packets right after their predecessors, 'reordercap IN OUT' sorts a capture, and \
          --pps, --mbps and --topspeed need no times"
     )]
-    Backwards {
-        /// Which one.
-        number: u64,
-        /// By how much.
-        nanoseconds: u128,
-    },
+    Backwards { number: u64, nanoseconds: u128 },
 }
 
 /// Turns the times of a capture into nanoseconds since its first packet.

@@ -21,92 +21,47 @@ pub const MAX_INTERFACES: usize = 65_536;
 pub enum CaptureError {
     /// The file can't be read, or not be unpacked.
     #[error("reading failed after {packets} whole packets: {cause}")]
-    Read {
-        /// Whole packets before.
-        packets: u64,
-        /// What the system, or the decompressor, says.
-        cause: io::Error,
-    },
+    Read { packets: u64, cause: io::Error },
     /// No byte at all.
     #[error("the file is empty: a capture has a header even without packets")]
     Empty,
-    /// The first bytes are those of no capture.
+    /// The first bytes, which are hexadecimal here, are those of no capture.
     #[error(
         "this is no capture: it begins with {first}; pcap begins with d4c3b2a1 or a1b2c3d4 (microseconds), 4d3cb2a1 or \
          a1b23c4d (nanoseconds), pcapng with 0a0d0d0a, and gzip of either is read, too"
     )]
-    NotACapture {
-        /// The first bytes, hexadecimal.
-        first: String,
-    },
-    /// A known format that is not read here.
+    NotACapture { first: String },
+    /// A known format that is not read here, and how to turn it into one that is.
     #[error("this is {what}, which is not read here; {remedy}")]
-    OtherFormat {
-        /// The format.
-        what: &'static str,
-        /// How to turn it into one that is.
-        remedy: &'static str,
-    },
+    OtherFormat { what: &'static str, remedy: &'static str },
     /// A version of the format that is not known.
     #[error("{format} version {major}.{minor} is not known here (known: {known})")]
-    Version {
-        /// pcap or pcapng.
-        format: &'static str,
-        /// From the header.
-        major: u16,
-        /// From the header.
-        minor: u16,
-        /// Which ones are.
-        known: &'static str,
-    },
-    /// The file ends too early.
+    Version { format: &'static str, major: u16, minor: u16, known: &'static str },
+    /// The file ends too early: what is cut off begins at `offset`.
     #[error(
         "the file ends inside {place} (at byte {offset}, unpacked), {whole}; \
          --ignore-truncated sends those"
     )]
-    Truncated {
-        /// What is cut off.
-        place: CapturePosition,
-        /// Where that begins.
-        offset: u64,
-        /// Whole packets before.
-        whole: Whole,
-    },
-    /// A captured length that no packet has.
+    Truncated { place: CapturePosition, offset: u64, whole: Whole },
+    /// A captured length that no packet has, which begins at `offset`.
     #[error(
         "packet {number} says that {captured} bytes were captured, {limit} at most are possible: the file is damaged there \
          (byte {offset}, unpacked)"
     )]
-    PacketTooLong {
-        /// Which one.
-        number: u64,
-        /// Its captured length.
-        captured: u32,
-        /// The most.
-        limit: u32,
-        /// Where it begins.
-        offset: u64,
-    },
-    /// A pcapng block that breaks the format's rules.
+    PacketTooLong { number: u64, captured: u32, limit: u32, offset: u64 },
+    /// A pcapng block, beginning at `offset`, that breaks the format's rules.
     #[error("{place}: {what}: the file is damaged there (byte {offset}, unpacked)")]
-    Block {
-        /// Which block.
-        place: CapturePosition,
-        /// What is wrong.
-        what: String,
-        /// Where it begins.
-        offset: u64,
-    },
-    /// Frames without an Ethernet header.
+    Block { place: CapturePosition, what: String, offset: u64 },
+    /// Frames without an Ethernet header. `number` is the packet's, None where the whole file has this
+    /// link type, and `interface` that of a pcapng section.
     #[error("{}", linktype::refusal(*link, *number, *interface))]
-    LinkType {
-        /// LINKTYPE number.
-        link: u32,
-        /// The packet; None where the whole file has this link type.
-        number: Option<u64>,
-        /// Interface of a pcapng section.
-        interface: Option<u32>,
-    },
+    LinkType { link: u32, number: Option<u64>, interface: Option<u32> },
+}
+
+impl CaptureError {
+    /// The file ends inside its header.
+    pub(super) const NO_HEADER: Self =
+        Self::Truncated { place: CapturePosition::Header, offset: 0, whole: Whole(0) };
 }
 
 /// Where in a file.

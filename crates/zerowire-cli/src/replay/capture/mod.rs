@@ -57,7 +57,8 @@ enum Format {
 pub struct Reader<R> {
     window: SlidingBuffer<R>,
     format: Format,
-    packets: u64,
+    /// Packets read so far.
+    pub packets: u64,
     /// Length of the record that was given out last.
     given: usize,
     /// Length of the longest one.
@@ -69,16 +70,12 @@ impl<R: Read> Reader<R> {
     pub fn open(reader: R) -> Result<Self, CaptureError> {
         let mut window = SlidingBuffer::new(reader);
         let whole = window.need(4).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
-        if window.data().is_empty() && !window.is_cut() {
+        if window.data().is_empty() && !window.is_cut {
             return Err(CaptureError::Empty);
         }
         let first: Option<[u8; 4]> = window.data().get(..4).filter(|_| whole).and_then(|b| b.try_into().ok());
         let Some(first) = first else {
-            return Err(CaptureError::Truncated {
-                place: CapturePosition::Header,
-                offset: 0,
-                whole: Whole(0),
-            });
+            return Err(CaptureError::NO_HEADER);
         };
         let format = match first {
             [0x0a, 0x0d, 0x0d, 0x0a] => Format::PcapNg(PcapNg::default()),
@@ -101,9 +98,9 @@ impl<R: Read> Reader<R> {
             Format::PcapNg(f) => f.next(&mut self.window, self.packets)?,
         };
         let Some(record) = record else {
-            if self.window.is_cut() {
+            if self.window.is_cut {
                 let (place, whole) = (CapturePosition::Gzip(self.packets), Whole(self.packets));
-                return Err(CaptureError::Truncated { place, offset: self.window.offset(), whole });
+                return Err(CaptureError::Truncated { place, offset: self.window.offset, whole });
             }
             return Ok(None);
         };
@@ -122,11 +119,6 @@ impl<R: Read> Reader<R> {
     /// reading.
     pub fn has_more(&self) -> bool {
         self.window.data().len() - self.given >= self.longest.max(1)
-    }
-
-    /// Packets read so far.
-    pub fn packets(&self) -> u64 {
-        self.packets
     }
 }
 

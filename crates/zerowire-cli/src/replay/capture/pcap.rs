@@ -32,11 +32,7 @@ impl Pcap {
     pub fn open<R: Read>(window: &mut SlidingBuffer<R>) -> Result<Self, CaptureError> {
         let whole = window.need(HEADER_BYTES).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
         let Some(bytes) = window.data().get(..HEADER_BYTES).filter(|_| whole) else {
-            return Err(CaptureError::Truncated {
-                place: CapturePosition::Header,
-                offset: 0,
-                whole: Whole(0),
-            });
+            return Err(CaptureError::NO_HEADER);
         };
         let header = match parse_pcap_header(bytes) {
             Ok((_, header)) => header,
@@ -64,7 +60,7 @@ impl Pcap {
         packets: u64,
     ) -> Result<Option<Record>, CaptureError> {
         let number = packets + 1;
-        let offset = window.offset();
+        let offset = window.offset;
         let truncated =
             CaptureError::Truncated { place: CapturePosition::Packet(number), offset, whole: Whole(packets) };
         let read = |cause| CaptureError::Read { packets, cause };

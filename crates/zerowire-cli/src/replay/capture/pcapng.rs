@@ -52,12 +52,15 @@ struct Here {
 }
 
 impl Here {
-    fn damaged(&self, what: impl Into<String>) -> CaptureError {
-        let place = match self.kind {
+    fn place(&self) -> CapturePosition {
+        match self.kind {
             EPB_MAGIC | SPB_MAGIC | OLD_PACKET => CapturePosition::Packet(self.number),
             kind => CapturePosition::Block(kind, self.number - 1),
-        };
-        CaptureError::Block { place, what: what.into(), offset: self.offset }
+        }
+    }
+
+    fn damaged(&self, what: impl Into<String>) -> CaptureError {
+        CaptureError::Block { place: self.place(), what: what.into(), offset: self.offset }
     }
 }
 
@@ -92,7 +95,7 @@ impl PcapNg {
         window: &mut SlidingBuffer<R>,
         packets: u64,
     ) -> Result<Option<Here>, CaptureError> {
-        let offset = window.offset();
+        let offset = window.offset;
         let read = |cause| CaptureError::Read { packets, cause };
         let truncated = |place| CaptureError::Truncated { place, offset, whole: Whole(packets) };
         if !window.need(8).map_err(read)? {
@@ -124,14 +127,10 @@ impl PcapNg {
                 "a block of type {kind:#010x} with length {length}: lengths are multiples of 4 and at least {FRAMING_BYTES}"
             )));
         }
-        let place = match kind {
-            EPB_MAGIC | SPB_MAGIC | OLD_PACKET => CapturePosition::Packet(packets + 1),
-            _ => CapturePosition::Block(kind, packets),
-        };
         if !matches!(kind, EPB_MAGIC | SPB_MAGIC | OLD_PACKET | SHB_MAGIC | IDB_MAGIC) {
             let body = u64::from(length - 4);
             if !window.skip(body).map_err(read)? || !window.need(4).map_err(read)? {
-                return Err(truncated(place));
+                return Err(truncated(here.place()));
             }
             self.check_end(window.data(), &here)?;
             window.consume(4);
@@ -143,7 +142,7 @@ impl PcapNg {
             );
         }
         if !window.need(here.length).map_err(read)? {
-            return Err(truncated(place));
+            return Err(truncated(here.place()));
         }
         self.check_end(&window.data()[here.length - 4..], &here)?;
         Ok(Some(here))

@@ -15,31 +15,22 @@ pub struct SlidingBuffer<R> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Position of `start` in the stream.
-    offset: u64,
+    /// Position of the window's first byte, `start`, in the (unpacked) stream.
+    pub offset: u64,
     ended: bool,
-    cut: bool,
+    /// True: the reader's own format ended too early, a gzip stream without its end.
+    pub is_cut: bool,
 }
 
 impl<R: Read> SlidingBuffer<R> {
     /// A window at the beginning of what `reader` gives.
     pub fn new(reader: R) -> Self {
-        Self { reader, buffer: Vec::new(), start: 0, end: 0, offset: 0, ended: false, cut: false }
+        Self { reader, buffer: Vec::new(), start: 0, end: 0, offset: 0, ended: false, is_cut: false }
     }
 
     /// What is in the window.
     pub fn data(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
-    }
-
-    /// Position of the window's first byte in the (unpacked) stream.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Whether the reader's own format ended too early: a gzip stream without its end.
-    pub fn is_cut(&self) -> bool {
-        self.cut
     }
 
     /// Reads until the window holds `len` bytes. False: the stream ends before, and the window
@@ -57,7 +48,7 @@ impl<R: Read> SlidingBuffer<R> {
                 // A decompressor's word for a stream without its end. What came before is good.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
                     self.ended = true;
-                    self.cut = true;
+                    self.is_cut = true;
                 }
                 Err(e) => return Err(e),
             }

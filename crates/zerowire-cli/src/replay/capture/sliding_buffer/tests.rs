@@ -20,13 +20,13 @@ fn slides_over_short_reads_and_knows_where_it_is() {
     assert_eq!(w.data(), [0, 1, 2, 3]);
     w.consume(3);
     assert!(w.skip(5).expect("bytes"));
-    assert_eq!(w.offset(), 8);
+    assert_eq!(w.offset, 8);
     assert!(w.need(12).expect("bytes"));
     assert_eq!(w.data()[11], 19);
     assert!(!w.need(13).expect("the end"));
     assert_eq!(w.data().len(), 12);
     assert!(!w.skip(13).expect("the end"));
-    assert!(!w.is_cut());
+    assert!(!w.is_cut);
 }
 
 #[test]
@@ -38,5 +38,5 @@ fn memory_is_bounded_by_what_is_asked_for() {
         w.consume(49_999);
     }
     assert_eq!(w.buffer.len(), READ_BYTES);
-    assert_eq!(w.offset(), (10 << 20) + 49_999_000);
+    assert_eq!(w.offset, (10 << 20) + 49_999_000);
 }
