@@ -80,7 +80,8 @@ pub(crate) struct HttpConnection {
     progress: (ConnectionPhase, u64),
     answered: u64,
     queued: u64,
-    deadline: Duration,
+    /// When a time limit is reached unless something happens before.
+    pub(crate) deadline: Duration,
 }
 
 /// A socket that waits for one connection to the service.
@@ -108,11 +109,6 @@ impl HttpConnection {
             queued: 0,
             deadline: now.saturating_add(HANDSHAKE_LIMIT),
         }
-    }
-
-    /// When a time limit is reached unless something happens before.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline
     }
 
     /// Whether it could be given up for a new connection. It owes no answer, and it has been idle
@@ -196,15 +192,9 @@ impl HttpConnection {
 
     /// Hands on the response; true when all of it is in the send buffer.
     fn send(&mut self, socket: &mut Socket<'_>) -> bool {
-        let Some(response) = &mut self.response else {
-            return true;
-        };
-        loop {
-            let rest = response.rest();
-            if rest.is_empty() {
-                break;
-            }
-            match socket.send_slice(rest) {
+        let Some(response) = &mut self.response else { return true };
+        while !response.rest().is_empty() {
+            match socket.send_slice(response.rest()) {
                 Ok(0) => return false,
                 Ok(count) => {
                     response.advance(count);

@@ -122,7 +122,7 @@ impl MetadataService {
     /// guest's driver may leave them to the device.
     pub fn ingest(&mut self, frame: &[u8], now: Duration) {
         self.now = self.now.max(now);
-        self.queues.ingest(frame, &mut self.stats);
+        self.queues.ingest(frame);
     }
 
     /// Handles the frames taken, timers and connections. Its work is bounded
@@ -147,7 +147,7 @@ impl MetadataService {
     /// the queue of frames for the guest is full, only time limits count.
     pub fn next_deadline(&mut self, now: Duration) -> Option<Duration> {
         self.now = self.now.max(now);
-        let limits = self.connections.iter().map(HttpConnection::deadline).min();
+        let limits = self.connections.iter().map(|connection| connection.deadline).min();
         if !self.queues.has_room() {
             return limits;
         }
@@ -173,15 +173,16 @@ impl MetadataService {
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.stats;
-        self.queues.fill_stats(&mut stats);
-        stats.connections = self.connections.len();
-        let connections: usize = self.connections.iter().map(HttpConnection::buffered_bytes).sum();
-        stats.buffered_bytes = connections
-            + self.connections.capacity() * size_of::<HttpConnection>()
-            + self.queues.buffered_bytes()
-            + self.tokens.buffered_bytes();
-        stats
+        let of_connections: usize = self.connections.iter().map(HttpConnection::buffered_bytes).sum();
+        Stats {
+            traffic: self.queues.traffic(),
+            connections: self.connections.len(),
+            buffered_bytes: of_connections
+                + self.connections.capacity() * size_of::<HttpConnection>()
+                + self.queues.buffered_bytes()
+                + self.tokens.buffered_bytes(),
+            ..self.stats
+        }
     }
 
     /// Feeds the queued packets to the stack, with a listening socket ready for
@@ -189,9 +190,7 @@ impl MetadataService {
     fn receive(&mut self) {
         // Frames are only added by `ingest`, so this bound is for clarity.
         for _ in 0..MAX_QUEUED_FRAMES {
-            let Some(packet) = self.queues.front() else {
-                return;
-            };
+            let Some(packet) = self.queues.front() else { return };
             let request = connection_request(packet);
             // Without room for an answer the packet waits; the stack would say
             // so, too, but a listener would have been made by then.
@@ -237,9 +236,7 @@ impl MetadataService {
         if self.connections.len() >= MAX_CONNECTIONS && !self.evict() {
             return ListenResult::NoSlot;
         }
-        let Some(socket) = listening_socket() else {
-            return ListenResult::NoSlot;
-        };
+        let Some(socket) = listening_socket() else { return ListenResult::NoSlot };
         let handle = self.sockets.add(socket);
         self.connections.push(HttpConnection::new(handle, self.now));
         ListenResult::Made
@@ -248,9 +245,7 @@ impl MetadataService {
     /// Removes the listening socket again if no connection came of it, so that
     /// an idle service holds no buffers.
     fn settle_listener(&mut self) {
-        let Some(last) = self.connections.last() else {
-            return;
-        };
+        let Some(last) = self.connections.last() else { return };
         let socket = self.sockets.get::<Socket<'_>>(last.handle);
         if socket.state() == State::Listen {
             self.remove(self.connections.len() - 1);
@@ -263,18 +258,13 @@ impl MetadataService {
     /// one, which gets a reset. False if all are busy.
     fn evict(&mut self) -> bool {
         let state = |connection: &HttpConnection| self.sockets.get::<Socket<'_>>(connection.handle).state();
-        let all = || self.connections.iter().enumerate();
-        let finished = all()
-            .filter(|(_, connection)| state(connection) == State::TimeWait)
-            .min_by_key(|(_, connection)| connection.deadline());
-        let idle = || {
-            all()
-                .filter(|(_, connection)| connection.is_idle(self.now))
-                .min_by_key(|(_, connection)| connection.deadline())
+        let earliest = |may_go: &dyn Fn(&HttpConnection) -> bool| {
+            let some = self.connections.iter().enumerate().filter(|(_, connection)| may_go(connection));
+            some.min_by_key(|(_, connection)| connection.deadline).map(|(index, _)| index)
         };
-        let Some(index) = finished.or_else(idle).map(|(index, _)| index) else {
-            return false;
-        };
+        let finished = earliest(&|connection| state(connection) == State::TimeWait);
+        let idle = || earliest(&|connection| connection.is_idle(self.now));
+        let Some(index) = finished.or_else(idle) else { return false };
         let handle = self.connections[index].handle;
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
         if socket.state() != State::TimeWait {

@@ -25,7 +25,7 @@ use zerowire_wire::arp::{self, ArpPacket};
 use zerowire_wire::{ethernet, ip, ipv4, ipv6, tcp};
 
 use crate::neighbours::Neighbours;
-use crate::stats::Stats;
+use crate::stats::Traffic;
 use crate::wants::{ETHERNET_HEADER_LEN, SERVICE_ADDRESS, SERVICE_ADDRESS_V6, SERVICE_PORT};
 
 /// The longest frame taken from the guest, in bytes. Segments that the guest
@@ -62,14 +62,8 @@ struct ReplyPath {
     mtu: usize,
     /// Whether something was held back because `frames` was full.
     stalled: bool,
-    stats: OutStats,
-}
-
-#[derive(Debug, Default)]
-struct OutStats {
-    frames: u64,
-    bytes: u64,
-    dropped: u64,
+    /// Of both directions.
+    traffic: Traffic,
 }
 
 impl Queues {
@@ -84,25 +78,25 @@ impl Queues {
                 mac,
                 mtu: usize::from(mtu),
                 stalled: false,
-                stats: OutStats::default(),
+                traffic: Traffic::default(),
             },
         }
     }
 
     /// Takes a frame from the guest: answers ARP and neighbour
     /// solicitations, queues IP, counts drops.
-    pub(crate) fn ingest(&mut self, frame: &[u8], stats: &mut Stats) {
-        stats.traffic.frames_in += 1;
-        stats.traffic.bytes_in += frame.len() as u64;
+    pub(crate) fn ingest(&mut self, frame: &[u8]) {
+        self.outgoing.traffic.frames_in += 1;
+        self.outgoing.traffic.bytes_in += frame.len() as u64;
         let taken = match ethernet::first_type(frame) {
             _ if frame.len() > MAX_FRAME_BYTES => None,
             Some(ethernet::ARP) => self.answer_arp(frame),
-            Some(ethernet::IPV4) => self.queue_ipv4(frame, stats),
-            Some(ethernet::IPV6) => self.answer_solicitation(frame).or_else(|| self.queue_ipv6(frame, stats)),
+            Some(ethernet::IPV4) => self.queue_ipv4(frame),
+            Some(ethernet::IPV6) => self.answer_solicitation(frame).or_else(|| self.queue_ipv6(frame)),
             _ => None,
         };
         if taken.is_none() {
-            stats.traffic.dropped_malformed += 1;
+            self.outgoing.traffic.dropped_malformed += 1;
         }
     }
 
@@ -127,7 +121,7 @@ impl Queues {
     }
 
     /// Checks an IPv4 packet as far as the queues rely on it and queues it.
-    fn queue_ipv4(&mut self, frame: &[u8], stats: &mut Stats) -> Option<()> {
+    fn queue_ipv4(&mut self, frame: &[u8]) -> Option<()> {
         let sender = sender(frame)?;
         let packet = frame.get(ETHERNET_HEADER_LEN..)?;
         let header = ipv4::Header::parse(packet).ok()?;
@@ -138,7 +132,7 @@ impl Queues {
         {
             return None;
         }
-        self.queue(ipv4::source(packet)?.into(), sender, packet, stats)
+        self.queue(ipv4::source(packet)?.into(), sender, packet)
     }
 
     /// Answers a neighbour solicitation for the service (RFC 4861 section 7.2.4);
@@ -187,7 +181,7 @@ impl Queues {
     }
 
     /// Checks an IPv6 packet as far as the queues rely on it and queues it.
-    fn queue_ipv6(&mut self, frame: &[u8], stats: &mut Stats) -> Option<()> {
+    fn queue_ipv6(&mut self, frame: &[u8]) -> Option<()> {
         let sender = sender(frame)?;
         let packet = frame.get(ETHERNET_HEADER_LEN..)?;
         let header = ipv6::Header::parse(packet).ok()?;
@@ -195,15 +189,15 @@ impl Queues {
         if ipv6::destination(packet)? != SERVICE_ADDRESS_V6.octets() {
             return None;
         }
-        self.queue(ipv6::source(packet)?.into(), sender, packet, stats)
+        self.queue(ipv6::source(packet)?.into(), sender, packet)
     }
 
-    fn queue(&mut self, source: IpAddr, sender: [u8; 6], packet: &[u8], stats: &mut Stats) -> Option<()> {
+    fn queue(&mut self, source: IpAddr, sender: [u8; 6], packet: &[u8]) -> Option<()> {
         if !can_be_guest(source) {
             return None;
         }
         if self.received.len() >= MAX_QUEUED_FRAMES || self.received_bytes + packet.len() > MAX_QUEUED_BYTES {
-            stats.traffic.dropped_queue_full += 1;
+            self.outgoing.traffic.dropped_queue_full += 1;
             return Some(());
         }
         self.outgoing.neighbours.learn(source, sender);
@@ -246,11 +240,9 @@ impl Queues {
         std::mem::take(&mut self.outgoing.stalled)
     }
 
-    /// Writes the counters of the sending side into `stats`.
-    pub(crate) fn fill_stats(&self, stats: &mut Stats) {
-        stats.traffic.frames_out = self.outgoing.stats.frames;
-        stats.traffic.bytes_out = self.outgoing.stats.bytes;
-        stats.traffic.dropped_out = self.outgoing.stats.dropped;
+    /// The frames of both directions.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.outgoing.traffic
     }
 
     /// Bytes of memory held.
@@ -266,11 +258,11 @@ impl Queues {
 impl ReplyPath {
     fn push(&mut self, frame: Vec<u8>) {
         if self.frames.len() >= MAX_QUEUED_FRAMES {
-            self.stats.dropped += 1;
+            self.traffic.dropped_out += 1;
             return;
         }
-        self.stats.frames += 1;
-        self.stats.bytes += frame.len() as u64;
+        self.traffic.frames_out += 1;
+        self.traffic.bytes_out += frame.len() as u64;
         self.bytes += frame.len();
         self.frames.push_back(frame);
     }
@@ -292,7 +284,7 @@ impl ReplyPath {
                 self.write_ethernet(&mut frame, receiver, ether_type);
                 self.push(frame);
             }
-            None => self.stats.dropped += 1,
+            None => self.traffic.dropped_out += 1,
         }
         result
     }
