@@ -20,7 +20,8 @@ const RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct CaptureSink {
     out: File,
-    target: CaptureTarget,
+    /// What it writes to, in messages.
+    pub target: CaptureTarget,
     rotation: Option<CaptureRotation>,
     /// True: a regular file that was opened here.
     is_regular: bool,
@@ -52,11 +53,6 @@ impl CaptureSink {
     /// Writes to what another process reads, named like `target` in messages.
     pub fn stream(out: File, target: CaptureTarget) -> Self {
         Self { out, target, rotation: None, is_regular: false, written: 0 }
-    }
-
-    /// What it writes to, in messages.
-    pub fn target(&self) -> &CaptureTarget {
-        &self.target
     }
 
     /// Whether the present file would have too many bytes with as many more.

@@ -49,15 +49,6 @@ pub(crate) struct CaptureWriter {
     looked_at: Vec<u8>,
 }
 
-/// How a round ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Round {
-    /// There was nothing to write.
-    Idle,
-    /// There was something, or a packet is held back for the next round.
-    Busy,
-}
-
 impl CaptureWriter {
     pub fn new(
         shared: Arc<Shared>,
@@ -91,7 +82,7 @@ impl CaptureWriter {
             self.lose();
             tracing::error!(
                 "the capture to {} ends: {e}; VMs are served on, and their packets counted as lost to it",
-                self.sink.target()
+                self.sink.target
             );
         }
     }
@@ -115,7 +106,7 @@ impl CaptureWriter {
             // What was published before somebody asked for the end is seen by the round behind it.
             let stops = self.shared.is_stopping();
             self.admit();
-            let round = self.round(if stops { u64::MAX } else { now() })?;
+            let was_busy = self.round(if stops { u64::MAX } else { now() })?;
             self.retire();
             if stops {
                 self.statistics();
@@ -126,7 +117,7 @@ impl CaptureWriter {
             }
             self.flush()?;
             let (shared, drains) = (&self.shared, &self.drains);
-            shared.rest(round == Round::Busy, || {
+            shared.rest(was_busy, || {
                 shared.is_stopping() || shared.has_arrivals() || drains.iter().any(Drain::has_more)
             });
         }
@@ -135,30 +126,32 @@ impl CaptureWriter {
     /// Takes in what is new.
     fn admit(&mut self) {
         let Arrivals { interfaces, drains } = self.shared.take_arrivals();
-        for interface in interfaces {
-            self.describe(&interface);
-            self.interfaces.push(interface);
-        }
+        let known = self.interfaces.len();
+        self.interfaces.extend(interfaces);
+        self.describe(known);
         self.drains.extend(drains);
     }
 
-    /// Describes an interface in the present file.
-    fn describe(&mut self, interface: &InterfaceState) {
-        let InterfaceState { link, name, description, .. } = interface;
-        interface_description(&mut self.blocks, *link, self.snaplen, name, description);
-        interface.number.store(self.described, Ordering::Relaxed);
-        self.described += 1;
+    /// Describes the interfaces from `first` on in the present file.
+    fn describe(&mut self, first: usize) {
+        for interface in &self.interfaces[first..] {
+            let InterfaceState { link, name, description, .. } = &**interface;
+            interface_description(&mut self.blocks, *link, self.snaplen, name, description);
+            interface.number.store(self.described, Ordering::Relaxed);
+            self.described += 1;
+        }
     }
 
     /// Takes what the rings have, the oldest packets first.
     ///
     /// Packets that are younger than the round are held back. A ring that was looked at early may
-    /// lack older ones, such as the request to an answer that another ring has already.
-    fn round(&mut self, begin: u64) -> io::Result<Round> {
+    /// lack older ones, such as the request to an answer that another ring has already. False: the
+    /// rings had nothing.
+    fn round(&mut self, begin: u64) -> io::Result<bool> {
         self.drains.iter_mut().for_each(Drain::look);
-        let mut round = Round::Idle;
+        let mut was_busy = false;
         while let Some((time, i)) = self.oldest() {
-            round = Round::Busy;
+            was_busy = true;
             if time > begin && time - begin < YOUNGER {
                 break;
             }
@@ -167,7 +160,7 @@ impl CaptureWriter {
                 self.packet(i, &packet)?;
             }
         }
-        Ok(round)
+        Ok(was_busy)
     }
 
     /// The time of the oldest packet, and where it is.
@@ -217,31 +210,23 @@ impl CaptureWriter {
         self.sink.rotate()?;
         (self.described, self.packets) = (0, 0);
         section_header(&mut self.blocks, &self.program);
-        for interface in std::mem::take(&mut self.interfaces) {
-            self.describe(&interface);
-            self.interfaces.push(interface);
-        }
+        self.describe(0);
         Ok(())
     }
 
     /// Lets go of rings that are over, and of interfaces that nobody else has.
     fn retire(&mut self) {
         self.drains.retain(|drain| !drain.is_over());
-        for interface in std::mem::take(&mut self.interfaces) {
-            // A ring whose packets are not all taken has it as well.
-            if Arc::strong_count(&interface) > 1 {
-                self.interfaces.push(interface);
-            } else {
-                self.count(&interface);
-            }
+        // A ring whose packets are not all taken has it as well.
+        for gone in self.interfaces.extract_if(.., |interface| Arc::strong_count(interface) == 1) {
+            count(&mut self.blocks, &gone);
         }
     }
 
     /// Appends what was counted of all interfaces.
     fn statistics(&mut self) {
-        for interface in std::mem::take(&mut self.interfaces) {
-            self.count(&interface);
-            self.interfaces.push(interface);
+        for interface in &self.interfaces {
+            count(&mut self.blocks, interface);
         }
     }
 
@@ -254,14 +239,15 @@ impl CaptureWriter {
         }
     }
 
-    fn count(&mut self, interface: &InterfaceState) {
-        let number = interface.number.load(Ordering::Relaxed);
-        interface_statistics(&mut self.blocks, number, now(), interface.counts());
-    }
-
     fn flush(&mut self) -> io::Result<()> {
         self.sink.write(&self.blocks)?;
         self.blocks.clear();
         Ok(())
     }
+}
+
+/// Appends what was counted of an interface.
+fn count(blocks: &mut Vec<u8>, interface: &InterfaceState) {
+    let number = interface.number.load(Ordering::Relaxed);
+    interface_statistics(blocks, number, now(), interface.counts());
 }
