@@ -41,6 +41,32 @@ pub trait ReplayPort {
     fn path(&self) -> String;
 }
 
+/// What ports leave to the library's sender in a field.
+macro_rules! sends_by {
+    ($sender:tt) => {
+        fn flush(&mut self) -> Result<(), FrameError> {
+            self.$sender.flush()
+        }
+
+        fn reap(&mut self) -> usize {
+            self.$sender.reap()
+        }
+
+        fn outstanding(&self) -> usize {
+            self.$sender.outstanding()
+        }
+
+        fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
+            self.$sender.drain(timeout)
+        }
+
+        fn path(&self) -> String {
+            self.$sender.path()
+        }
+    };
+}
+use sends_by;
+
 /// Why a capture can't be resident in a port's memory.
 enum NotResident {
     /// It is too large, or the kernel has no memory for it.

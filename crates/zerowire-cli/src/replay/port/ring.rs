@@ -7,7 +7,7 @@ use zerowire::packet::{OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{NotResident, Outside, ReplayPort};
+use super::{NotResident, Outside, ReplayPort, sends_by};
 
 /// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some
 /// while others are filled.
@@ -76,6 +76,8 @@ fn slots(options: &PacketOptions) -> usize {
 }
 
 impl ReplayPort for RingPort {
+    sends_by!(ring);
+
     #[inline]
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if self.resident {
@@ -96,31 +98,11 @@ impl ReplayPort for RingPort {
         self.resident.then(|| self.ring.send_loaded(count))
     }
 
-    fn flush(&mut self) -> Result<(), FrameError> {
-        self.ring.flush()
-    }
-
-    fn reap(&mut self) -> usize {
-        self.ring.reap()
-    }
-
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
         self.ring.wait(timeout)
     }
 
-    fn outstanding(&self) -> usize {
-        self.ring.outstanding()
-    }
-
-    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        self.ring.drain(timeout)
-    }
-
     fn totals(&self) -> Totals {
         self.outside.correct(self.ring.counters().snapshot())
-    }
-
-    fn path(&self) -> String {
-        self.ring.path()
     }
 }

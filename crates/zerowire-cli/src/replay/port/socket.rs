@@ -7,7 +7,7 @@ use zerowire::packet::{OpenError, PacketOptions, PacketSocket};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::ReplayFrame;
-use super::ReplayPort;
+use super::{ReplayPort, sends_by};
 
 /// Frames of a call at most. Few, so that they are in the CPU's cache when the kernel copies them.
 const SLOTS: usize = 64;
@@ -23,35 +23,17 @@ impl SocketPort {
 }
 
 impl ReplayPort for SocketPort {
+    sends_by!(0);
+
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         self.0.push_offload(&frame.header, frame.len, &mut |to| to.copy_from_slice(frame.bytes))
-    }
-
-    fn flush(&mut self) -> Result<(), FrameError> {
-        self.0.flush()
-    }
-
-    fn reap(&mut self) -> usize {
-        self.0.reap()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
         self.0.wait(timeout)
     }
 
-    fn outstanding(&self) -> usize {
-        self.0.outstanding()
-    }
-
-    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        self.0.drain(timeout)
-    }
-
     fn totals(&self) -> Totals {
         self.0.counters().snapshot()
-    }
-
-    fn path(&self) -> String {
-        self.0.path()
     }
 }

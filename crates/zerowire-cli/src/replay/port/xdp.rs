@@ -7,7 +7,7 @@ use zerowire::send::frame::{FrameError, FrameSender as _};
 use zerowire::xdp::{Resident, SenderOptions, XdpError, XdpSender};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{NotResident, Outside, ReplayPort};
+use super::{NotResident, Outside, ReplayPort, sends_by};
 
 /// How long to sleep between looks at a full ring: in copy mode frames come back without a word.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
@@ -65,6 +65,8 @@ fn options(interface: &str, queue: u32) -> SenderOptions {
 }
 
 impl ReplayPort for XdpPort {
+    sends_by!(sender);
+
     #[inline]
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if let Some(resident) = self.resident.get(frame.index) {
@@ -75,14 +77,6 @@ impl ReplayPort for XdpPort {
             self.outside.count(frame.len);
         }
         Ok(pushed)
-    }
-
-    fn flush(&mut self) -> Result<(), FrameError> {
-        self.sender.flush()
-    }
-
-    fn reap(&mut self) -> usize {
-        self.sender.reap()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
@@ -99,19 +93,7 @@ impl ReplayPort for XdpPort {
         }
     }
 
-    fn outstanding(&self) -> usize {
-        self.sender.outstanding()
-    }
-
-    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        self.sender.drain(timeout)
-    }
-
     fn totals(&self) -> Totals {
         self.outside.correct(self.sender.counters().snapshot())
-    }
-
-    fn path(&self) -> String {
-        self.sender.path()
     }
 }
