@@ -6,6 +6,7 @@
 //!   checksum.
 //! * [`vnet`]: the virtio-net header.
 //! * [`vsock`]: the header of a virtio-vsock packet.
+//! * [`http`]: what servers of it have in common.
 //! * [`pcapng`]: captures; [`vsockmon`]: how they have vsock packets.
 //! * [`mapped`]: the memory and the messages of mapped receive; [`doorbell`] is how its two sides
 //!   sleep and wake each other.
@@ -17,6 +18,7 @@ pub mod arp;
 pub mod checksum;
 pub mod doorbell;
 pub mod ethernet;
+pub mod http;
 pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;

@@ -1,5 +1,7 @@
 //! From bytes to a request head, within limits.
 
+use zerowire_wire::http;
+
 use super::accept::Accept;
 use super::host::{is_service, of_target};
 use super::path::Path;
@@ -164,7 +166,7 @@ fn read_headers(
         } else if is("Expect") {
             head.body.expects_continue = true;
         } else if is("Connection") {
-            connection(header.value, head);
+            head.keep_alive = http::keeps_alive(header.value, head.keep_alive);
         } else if is("Accept") {
             head.accept.add(header.value);
         } else if is("X-Forwarded-For") {
@@ -180,26 +182,8 @@ fn read_headers(
 }
 
 fn content_length(value: &[u8]) -> Result<u64, BadRequest> {
-    let digits = value.trim_ascii();
-    // `parse` alone would take a plus sign.
-    std::str::from_utf8(digits)
-        .ok()
-        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|text| text.parse().ok())
-        .ok_or(BadRequest::Syntax("Content-Length isn't a number"))
-}
-
-fn connection(value: &[u8], head: &mut Head) {
-    for option in value.split(|&byte| byte == b',') {
-        let option = option.trim_ascii();
-        if option.eq_ignore_ascii_case(b"close") {
-            head.keep_alive = false;
-            return;
-        }
-        if option.eq_ignore_ascii_case(b"keep-alive") {
-            head.keep_alive = true;
-        }
-    }
+    let length = http::content_length(value).filter(|length| *length < u64::MAX);
+    length.ok_or(BadRequest::Syntax("Content-Length isn't a number"))
 }
 
 fn trimmed(value: &[u8]) -> Vec<u8> {

@@ -1,5 +1,7 @@
 //! Request targets (RFC 9112 section 3.2) to path segments.
 
+use zerowire_wire::http::percent_decoded;
+
 /// The decoded segments of a target's path.
 ///
 /// The query is ignored; an absolute form (`http://host/path`) counts as its
@@ -32,7 +34,7 @@ impl Path {
         let mut segments = Vec::new();
         let mut nowhere = false;
         for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-            let Some(bytes) = percent_decode(segment.as_bytes()) else {
+            let Some(bytes) = percent_decoded(segment) else {
                 return Self::Malformed;
             };
             match String::from_utf8(bytes) {
@@ -45,21 +47,6 @@ impl Path {
         }
         Self::Segments(segments)
     }
-}
-
-fn percent_decode(segment: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.iter();
-    while let Some(&byte) = rest.next() {
-        if byte == b'%' {
-            let mut digit = || char::from(*rest.next()?).to_digit(16);
-            let (high, low) = (digit()?, digit()?);
-            bytes.push(u8::try_from(high * 16 + low).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use zerowire_wire::http::reason;
+
 use crate::tree::TreeSlice;
 
 /// Where a body's bytes are.
@@ -123,25 +125,5 @@ impl Response {
             Body::Static(_) | Body::Tree(_) => 0,
         };
         self.head.capacity() + body
-    }
-}
-
-/// Reason phrases (RFC 9110 section 15).
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        411 => "Length Required",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        421 => "Misdirected Request",
-        431 => "Request Header Fields Too Large",
-        503 => "Service Unavailable",
-        _ => "Unknown",
     }
 }

@@ -1,5 +1,7 @@
 //! From bytes to a request head, within limits.
 
+use zerowire_wire::http;
+
 /// The longest request head (request line and headers), bytes.
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;
 
@@ -148,7 +150,7 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<ControlRequest, BadReques
         } else if is("Expect") {
             head.expects_continue = header.value.eq_ignore_ascii_case(b"100-continue");
         } else if is("Connection") {
-            connection(header.value, &mut head);
+            head.keeps_alive = http::keeps_alive(header.value, head.keeps_alive);
         } else if is("Accept") {
             head.accept.text |= contains(header.value, b"text/plain");
             head.accept.open_metrics |= contains(header.value, b"application/openmetrics-text");
@@ -159,24 +161,9 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<ControlRequest, BadReques
 }
 
 fn content_length(value: &[u8]) -> Result<usize, BadRequest> {
-    let digits = value.trim_ascii();
-    // `parse` alone would take a plus sign.
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    if !is_number {
-        return Err(bad(400, "Content-Length is no number"));
-    }
-    let bytes = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
-    bytes.filter(|n| *n <= MAX_BODY_BYTES).ok_or(bad(413, "the body is longer than 65536 bytes"))
-}
-
-fn connection(value: &[u8], head: &mut ControlRequest) {
-    for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-        if option.eq_ignore_ascii_case(b"close") {
-            head.keeps_alive = false;
-            return;
-        }
-        head.keeps_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-    }
+    let bytes = http::content_length(value).ok_or(bad(400, "Content-Length is no number"))?;
+    let bytes = usize::try_from(bytes).ok().filter(|n| *n <= MAX_BODY_BYTES);
+    bytes.ok_or(bad(413, "the body is longer than 65536 bytes"))
 }
 
 /// Whether a media type is named, whatever its weight.
@@ -191,21 +178,7 @@ fn decode(part: &str) -> Result<String, BadRequest> {
         400,
         "a percent sign in the path needs two hexadecimal digits, which make up UTF-8 with the rest",
     );
-    let mut bytes = Vec::with_capacity(part.len());
-    let mut rest = part.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = rest.split_at_checked(2).ok_or(WRONG)?;
-        let value = |digit: u8| char::from(digit).to_digit(16);
-        let (Some(high), Some(low)) = (value(digits.0[0]), value(digits.0[1])) else { return Err(WRONG) };
-        bytes.push((high * 16 + low) as u8);
-        rest = digits.1;
-    }
-    String::from_utf8(bytes).map_err(|_| WRONG)
+    http::percent_decoded(part).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or(WRONG)
 }
 
 #[cfg(test)]
