@@ -32,7 +32,7 @@ impl Exposition {
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
+enum MetricKind {
     /// It only grows; its samples end in `_total`.
     Counter,
     /// It goes up and down.
@@ -44,14 +44,22 @@ pub enum MetricKind {
 
 /// A metric of each VM.
 pub struct OfVm<V> {
-    /// Its name without prefix and suffix.
-    pub name: &'static str,
-    /// Whether it only grows.
-    pub kind: MetricKind,
-    /// A sentence about it.
-    pub help: &'static str,
-    /// Its value.
-    pub value: fn(&ServedStats<V>) -> u64,
+    name: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    value: fn(&ServedStats<V>) -> u64,
+}
+
+impl<V> OfVm<V> {
+    /// One that only grows: its name without prefix and suffix, a sentence about it, and its value.
+    pub const fn counter(name: &'static str, help: &'static str, value: fn(&ServedStats<V>) -> u64) -> Self {
+        Self { name, kind: MetricKind::Counter, help, value }
+    }
+
+    /// The same of one that goes up and down.
+    pub const fn gauge(name: &'static str, help: &'static str, value: fn(&ServedStats<V>) -> u64) -> Self {
+        Self { name, kind: MetricKind::Gauge, help, value }
+    }
 }
 
 /// What a VM has moved in one direction.

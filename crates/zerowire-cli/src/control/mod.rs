@@ -25,5 +25,5 @@ mod serve;
 
 pub use capture::{CaptureControl, CaptureTable};
 pub use manage::{Manage, ManageError, ManagedVm, VmReport};
-pub use metrics::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm};
+pub use metrics::{MetricsPage, Moved, OfDirection, OfReason, OfVm};
 pub use options::ControlArgs;

@@ -5,7 +5,7 @@ use zerowire_net::{LinkState, ServerStats, VmStats};
 use zerowire_vhost::serve::ServedStats;
 
 use super::report;
-use crate::control::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
+use crate::control::{MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
 
 impl VmReport for VmStats {
     fn name(&self) -> &str {
@@ -37,57 +37,37 @@ fn moved(vm: &VmStats) -> [Moved<'_>; 2] {
     })
 }
 
-const fn vm(
-    name: &'static str,
-    kind: MetricKind,
-    help: &'static str,
-    value: fn(&ServedStats<VmStats>) -> u64,
-) -> OfVm<VmStats> {
-    OfVm { name, kind, help, value }
-}
-
 const OF_VM: [OfVm<VmStats>; 12] = [
-    vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
-        u64::from(v.connected)
-    }),
-    vm("interface_up", MetricKind::Gauge, "1 if the port's interface can carry frames.", |v| {
+    OfVm::gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
+    OfVm::gauge("interface_up", "1 if the port's interface can carry frames.", |v| {
         u64::from(v.port_state.interface_state == LinkState::Up)
     }),
-    vm("link_up", MetricKind::Gauge, "1 if the guest sees its link up; always 1 without link=follow.", |v| {
+    OfVm::gauge("link_up", "1 if the guest sees its link up; always 1 without link=follow.", |v| {
         u64::from(v.port_state.link.as_ref().is_none_or(|link| link.up))
     }),
-    vm("connections", MetricKind::Counter, "Connections of front ends.", |v| v.connections),
-    vm("connection_errors", MetricKind::Counter, "Connections that ended by an error.", |v| {
-        v.connection_errors
+    OfVm::counter("connections", "Connections of front ends.", |v| v.connections),
+    OfVm::counter("connection_errors", "Connections that ended by an error.", |v| v.connection_errors),
+    OfVm::counter("ring_errors", "Virtqueues that were stopped since the guest broke a rule.", |v| {
+        v.ring_errors
     }),
-    vm(
-        "ring_errors",
-        MetricKind::Counter,
-        "Virtqueues that were stopped since the guest broke a rule.",
-        |v| v.ring_errors,
-    ),
-    vm(
+    OfVm::counter(
         "unsure_frames",
-        MetricKind::Counter,
         "Frames from the guest that were on their way when the process before this one died.",
         |v| v.unsure_frames,
     ),
-    vm(
+    OfVm::counter(
         "out_of_order_frames",
-        MetricKind::Counter,
         "Frames from the guest that were given back before earlier ones.",
         |v| v.out_of_order_frames,
     ),
-    vm("restarts", MetricKind::Counter, "Processes of the VM that died and were replaced.", |v| {
-        v.process.restarts
-    }),
-    vm("child_answers", MetricKind::Gauge, "1 if the VM's process and its control thread answer.", |v| {
+    OfVm::counter("restarts", "Processes of the VM that died and were replaced.", |v| v.process.restarts),
+    OfVm::gauge("child_answers", "1 if the VM's process and its control thread answer.", |v| {
         u64::from(v.process.child_answers)
     }),
-    vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {
+    OfVm::counter("captured_frames", "Frames in the capture; 0 without --pcap.", |v| {
         v.port_state.capture.map_or(0, |capture| capture.captured)
     }),
-    vm("capture_lost_frames", MetricKind::Counter, "Frames that the capture lacks; 0 without --pcap.", |v| {
+    OfVm::counter("capture_lost_frames", "Frames that the capture lacks; 0 without --pcap.", |v| {
         v.port_state.capture.map_or(0, |capture| capture.lost)
     }),
 ];

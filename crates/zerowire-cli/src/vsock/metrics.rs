@@ -4,7 +4,7 @@ use zerowire_vhost::serve::ServedStats;
 use zerowire_vsock::{VsockServerStats, VsockVmStats};
 
 use super::report;
-use crate::control::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
+use crate::control::{MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
 
 impl VmReport for VsockVmStats {
     fn name(&self) -> &str {
@@ -47,75 +47,71 @@ fn moved(vm: &VsockVmStats) -> [Moved<'_>; 2] {
     ]
 }
 
-const fn counter(
-    name: &'static str,
-    help: &'static str,
-    value: fn(&ServedStats<VsockVmStats>) -> u64,
-) -> OfVm<VsockVmStats> {
-    OfVm { name, kind: MetricKind::Counter, help, value }
-}
-
-const fn gauge(
-    name: &'static str,
-    help: &'static str,
-    value: fn(&ServedStats<VsockVmStats>) -> u64,
-) -> OfVm<VsockVmStats> {
-    OfVm { name, kind: MetricKind::Gauge, help, value }
-}
-
 const OF_VM: [OfVm<VsockVmStats>; 20] = [
-    gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
-    counter("connections", "Connections of front ends.", |v| v.connections),
-    counter("connection_errors", "Connections that ended by an error.", |v| v.connection_errors),
-    counter("ring_errors", "Virtqueues that were stopped since the guest broke a rule.", |v| {
+    OfVm::gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
+    OfVm::counter("connections", "Connections of front ends.", |v| v.connections),
+    OfVm::counter("connection_errors", "Connections that ended by an error.", |v| v.connection_errors),
+    OfVm::counter("ring_errors", "Virtqueues that were stopped since the guest broke a rule.", |v| {
         v.totals.ring_errors
     }),
-    counter("vsock_restarts", "Processes of the VM that died and were replaced.", |v| v.process.restarts),
-    gauge("vsock_child_answers", "1 if the VM's process and its control thread answer.", |v| {
+    OfVm::counter("vsock_restarts", "Processes of the VM that died and were replaced.", |v| {
+        v.process.restarts
+    }),
+    OfVm::gauge("vsock_child_answers", "1 if the VM's process and its control thread answer.", |v| {
         u64::from(v.process.child_answers)
     }),
-    gauge("vsock_open_connections", "Connections of the guest that are open.", |v| v.totals.connections_open),
-    counter("vsock_connections", "Connections of the guest that were established.", |v| {
+    OfVm::gauge("vsock_open_connections", "Connections of the guest that are open.", |v| {
+        v.totals.connections_open
+    }),
+    OfVm::counter("vsock_connections", "Connections of the guest that were established.", |v| {
         v.totals.connections_opened
     }),
-    counter(
+    OfVm::counter(
         "vsock_refused_connections",
         "Connection requests, of the guest or of host programs, that nobody took.",
         |v| v.totals.connections_refused,
     ),
-    counter("vsock_requests_over_rate", "Connection requests of the guest beyond --request-rate.", |v| {
-        v.totals.requests_over_rate
+    OfVm::counter(
+        "vsock_requests_over_rate",
+        "Connection requests of the guest beyond --request-rate.",
+        |v| v.totals.requests_over_rate,
+    ),
+    OfVm::counter("vsock_resets", "Resets that were sent to the guest for other reasons.", |v| {
+        v.totals.resets
     }),
-    counter("vsock_resets", "Resets that were sent to the guest for other reasons.", |v| v.totals.resets),
-    counter(
+    OfVm::counter(
         "vsock_bad_handshakes",
         "Host programs that said something else than CONNECT, or nothing in time.",
         |v| v.totals.bad_handshakes,
     ),
-    counter("vsock_control_packets", "Packets of either direction without payload.", |v| {
+    OfVm::counter("vsock_control_packets", "Packets of either direction without payload.", |v| {
         v.totals.control_packets
     }),
-    counter(
+    OfVm::counter(
         "vsock_stale_credit_packets",
         "Packets of the guest with older credit than those before them.",
         |v| v.totals.stale_credit,
     ),
-    gauge("vsock_mapped_connections", "Connections to programs that map their receive buffers.", |v| {
+    OfVm::gauge("vsock_mapped_connections", "Connections to programs that map their receive buffers.", |v| {
         v.totals.mapped.mapped_connections
     }),
-    gauge("vsock_mapped_windows", "Windows of mapped connections.", |v| v.totals.mapped.mapped_windows),
-    gauge("vsock_mapped_bytes", "Bytes of these windows and their headers.", |v| {
+    OfVm::gauge("vsock_mapped_windows", "Windows of mapped connections.", |v| v.totals.mapped.mapped_windows),
+    OfVm::gauge("vsock_mapped_bytes", "Bytes of these windows and their headers.", |v| {
         v.totals.mapped.mapped_bytes
     }),
-    counter("vsock_refused_mapped_connections", "Mapped connections for which a bound left nothing.", |v| {
-        v.totals.mapped.mapped_refused
-    }),
-    counter("vsock_captured_packets", "Packets in the capture; 0 without a capture.", |v| {
+    OfVm::counter(
+        "vsock_refused_mapped_connections",
+        "Mapped connections for which a bound left nothing.",
+        |v| v.totals.mapped.mapped_refused,
+    ),
+    OfVm::counter("vsock_captured_packets", "Packets in the capture; 0 without a capture.", |v| {
         v.capture.map_or(0, |capture| capture.captured)
     }),
-    counter("vsock_capture_lost_packets", "Packets that the capture lacks; 0 without a capture.", |v| {
-        v.capture.map_or(0, |capture| capture.lost)
-    }),
+    OfVm::counter(
+        "vsock_capture_lost_packets",
+        "Packets that the capture lacks; 0 without a capture.",
+        |v| v.capture.map_or(0, |capture| capture.lost),
+    ),
 ];
 
 const OF_DIRECTION: [OfDirection; 8] = [
