@@ -6,10 +6,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
+use zerowire_cli::lock;
 
 /// Connections that read a stream at most.
 const MAX_STREAMS: usize = 8;
@@ -48,17 +49,13 @@ impl Connections {
         Arc::new(Self { list: Mutex::default(), most, threads, streams })
     }
 
-    fn list(&self) -> MutexGuard<'_, ClientList> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A place for a connection. Gives the socket back where the server works for all others.
     pub fn enter(self: &Arc<Self>, socket: OwnedFd) -> Result<Connection, OwnedFd> {
         let start = Instant::now();
         while self.has_too_many_threads() && start.elapsed() < END_TIME {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let mut list = self.list();
+        let mut list = lock(&self.list);
         if list.closed || self.has_too_many_threads() {
             return Err(socket);
         }
@@ -84,7 +81,7 @@ impl Connections {
 
     /// Ends all connections; there will be no other.
     pub fn close(&self) {
-        let mut list = self.list();
+        let mut list = lock(&self.list);
         list.closed = true;
         for place in &list.places {
             let _ = rustix::net::shutdown(&place.socket, Shutdown::Both);
@@ -102,15 +99,10 @@ impl Connections {
 pub struct Connection {
     all: Arc<Connections>,
     id: u64,
-    socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<OwnedFd>,
 }
 
 impl Connection {
-    /// Its socket.
-    pub fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
     /// Says that the client is waited for, as long as `wait` takes.
     pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.set_waiting(Some(Instant::now()));
@@ -120,7 +112,7 @@ impl Connection {
     }
 
     fn set_waiting(&self, since: Option<Instant>) {
-        if let Some(place) = self.all.list().places.iter_mut().find(|p| p.id == self.id) {
+        if let Some(place) = lock(&self.all.list).places.iter_mut().find(|p| p.id == self.id) {
             place.waits_since = since;
         }
     }
@@ -136,7 +128,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.all.list().places.retain(|p| p.id != self.id);
+        lock(&self.all.list).places.retain(|p| p.id != self.id);
         self.all.threads.fetch_sub(1, Ordering::AcqRel);
     }
 }

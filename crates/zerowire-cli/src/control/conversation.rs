@@ -41,31 +41,30 @@ enum NoRequest {
 
 /// Serves a connection until it ends. A client that is not `admitted` gets 403.
 pub fn converse(connection: &Connection, handler: &dyn Handler, admitted: bool) {
-    let talk = Conversation { connection };
     let mut buffer = Vec::new();
     loop {
-        let (request, body) = match talk.request(&mut buffer) {
+        let (request, body) = match connection.request(&mut buffer) {
             Ok(request) => request,
             Err(NoRequest::End) => return,
             Err(NoRequest::Bad(BadRequest { status, text })) => {
-                talk.last(&Response::error(status, text, None));
+                connection.last(&Response::error(status, text, None));
                 return;
             }
         };
         if !admitted {
-            talk.last(&Response::error(403, FORBIDDEN, None));
+            connection.last(&Response::error(403, FORBIDDEN, None));
             return;
         }
         let response = handler.answer(&request, &body);
         if let ResponseBody::Stream(stream) = response.body {
-            talk.stream(handler, &response, stream);
+            connection.stream(handler, &response, stream);
             return;
         }
         if !request.keeps_alive {
-            talk.last(&response);
+            connection.last(&response);
             return;
         }
-        if !talk.send(&response.bytes(true)) {
+        if !connection.send(&response.bytes(true)) {
             return;
         }
     }
@@ -74,11 +73,7 @@ pub fn converse(connection: &Connection, handler: &dyn Handler, admitted: bool) 
 const FORBIDDEN: &str = "only root, the user of this process, the socket's owner and its group may manage it: see --control-owner \
                          and --control-group";
 
-struct Conversation<'a> {
-    connection: &'a Connection,
-}
-
-impl Conversation<'_> {
+impl Connection {
     /// The next request with its body. `buffer` has what came before.
     fn request(&self, buffer: &mut Vec<u8>) -> Result<(ControlRequest, Vec<u8>), NoRequest> {
         const LATE: BadRequest = BadRequest { status: 408, text: "no whole request came within 10 s" };
@@ -119,7 +114,7 @@ impl Conversation<'_> {
     fn receive(&self, buffer: &mut Vec<u8>, until: Instant) -> Incoming {
         let mut part = [0; 4096];
         loop {
-            match recv(self.connection.socket(), &mut part[..], RecvFlags::DONTWAIT) {
+            match recv(&self.socket, &mut part[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Incoming::End,
                 Ok((count, _)) => {
                     buffer.extend_from_slice(&part[..count]);
@@ -128,7 +123,7 @@ impl Conversation<'_> {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return Incoming::End,
             }
-            if !self.connection.waiting(|| self.wait(PollFlags::IN, until)) {
+            if !self.waiting(|| self.wait(PollFlags::IN, until)) {
                 return Incoming::Late;
             }
         }
@@ -143,7 +138,7 @@ impl Conversation<'_> {
             }
             // A little later rather than a little sooner, and once more.
             let timeout = (left + Duration::from_millis(1)).try_into().ok();
-            match poll(&mut [PollFd::new(self.connection.socket(), flags)], timeout.as_ref()) {
+            match poll(&mut [PollFd::new(&self.socket, flags)], timeout.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => {}
                 // An error shows at the next call.
                 Ok(_) | Err(_) => return true,
@@ -155,10 +150,10 @@ impl Conversation<'_> {
     fn send(&self, mut bytes: &[u8]) -> bool {
         let until = Instant::now() + RESPONSE_TIME;
         while !bytes.is_empty() {
-            match send(self.connection.socket(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::AGAIN) => {
-                    if !self.connection.waiting(|| self.wait(PollFlags::OUT, until)) {
+                    if !self.waiting(|| self.wait(PollFlags::OUT, until)) {
                         return false;
                     }
                 }
@@ -174,7 +169,7 @@ impl Conversation<'_> {
         if !self.send(&response.bytes(false)) {
             return;
         }
-        let _ = shutdown(self.connection.socket(), Shutdown::Write);
+        let _ = shutdown(&self.socket, Shutdown::Write);
         let until = Instant::now() + LINGER_TIME;
         let mut ignored = Vec::new();
         let mut total = 0;
@@ -186,7 +181,7 @@ impl Conversation<'_> {
 
     /// Sends a piece a second, until the client leaves, says something or does not read.
     fn stream(&self, handler: &dyn Handler, head: &Response, stream: Stream) {
-        let Some(_place) = self.connection.begin_stream() else {
+        let Some(_place) = self.begin_stream() else {
             let text = "8 clients read streams already: end one of them, or ask again";
             return self.last(&Response::error(503, text, None));
         };

@@ -4,7 +4,6 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,21 +79,16 @@ fn may_manage(socket: &ControlSocket, client: &OwnedFd) -> io::Result<bool> {
 
 /// A door that is open. Dropping it closes it, and ends its connections.
 pub struct Service {
-    stop: Arc<Stop>,
+    /// An eventfd that is readable from the end on.
+    stop: Arc<OwnedFd>,
     acceptor: Option<JoinHandle<()>>,
     pools: [Arc<Connections>; 2],
-}
-
-struct Stop {
-    is_set: AtomicBool,
-    wake: OwnedFd,
 }
 
 impl Service {
     /// Begins to accept. `name` is that of the threads.
     pub fn start(name: &str, door: ControlListener, handler: Arc<dyn Handler>) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let stop = Arc::new(Stop { is_set: AtomicBool::new(false), wake });
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let pools = [MAX_CONNECTIONS, MAX_STRANGERS].map(Connections::new);
         let acceptor =
             Acceptor { name: name.to_owned(), door, handler, pools: pools.clone(), stop: stop.clone() };
@@ -106,8 +100,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.stop.is_set.store(true, Ordering::Release);
-        let _ = rustix::io::write(&self.stop.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
@@ -124,15 +117,20 @@ struct Acceptor {
     door: ControlListener,
     handler: Arc<dyn Handler>,
     pools: [Arc<Connections>; 2],
-    stop: Arc<Stop>,
+    stop: Arc<OwnedFd>,
 }
 
 impl Acceptor {
     fn run(self) {
-        while !self.stop.is_set.load(Ordering::Acquire) {
-            let mut fds = [self.stop.wake.as_fd(), self.door.fd()]
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            if poll(&mut fds, None).is_err() || !fds[1].revents().contains(PollFlags::IN) {
+        loop {
+            let mut fds =
+                [self.stop.as_fd(), self.door.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let woken = poll(&mut fds, None);
+            let [stops, comes] = fds.each_ref().map(|fd| fd.revents().contains(PollFlags::IN));
+            if woken.is_ok() && stops {
+                return;
+            }
+            if woken.is_err() || !comes {
                 continue;
             }
             match self.door.accept() {

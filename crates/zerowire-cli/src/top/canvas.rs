@@ -35,7 +35,7 @@ type CanvasCell = (Option<char>, Look);
 /// The cells of a terminal.
 #[derive(Clone, Debug)]
 pub struct Canvas {
-    columns: usize,
+    pub columns: usize,
     cells: Vec<Vec<CanvasCell>>,
 }
 
@@ -44,11 +44,6 @@ impl Canvas {
     pub fn new(columns: usize, rows: usize) -> Self {
         let columns = columns.min(MAX_COLUMNS);
         Self { columns, cells: vec![vec![(Some(' '), Look::Plain); columns]; rows.min(MAX_ROWS)] }
-    }
-
-    /// Columns.
-    pub fn columns(&self) -> usize {
-        self.columns
     }
 
     /// Rows.
@@ -146,9 +141,9 @@ mod tests {
         assert_eq!(canvas.row(0), "\x1b[0m  ab  \x1b[0;1mwx");
         canvas.highlight(0, Look::Reverse);
         assert_eq!(canvas.row(0), "\x1b[0;7m  ab  wx");
-        assert_eq!((canvas.columns(), canvas.rows()), (8, 2));
+        assert_eq!((canvas.columns, canvas.rows()), (8, 2));
         let huge = Canvas::new(65_535, 65_535);
-        assert_eq!((huge.columns(), huge.rows()), (MAX_COLUMNS, MAX_ROWS));
+        assert_eq!((huge.columns, huge.rows()), (MAX_COLUMNS, MAX_ROWS));
     }
 
     #[test]

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::{NONE, count, gigabits, share};
-use super::rates::{BothRates, DirectionRates, VmRates};
+use super::rates::{DirectionRates, VmRates};
 use super::sample::{DirectionSample, VmSample};
 use super::state::TopState;
 
 /// What is known of the VM that is selected.
 pub fn detail(state: &TopState) -> Vec<String> {
-    let Some(name) = state.detailed() else { return Vec::new() };
+    let Some(name) = &state.selected else { return Vec::new() };
     let vms = state.vms();
-    match vms.iter().find(|vm| vm.now.name == name) {
-        Some(vm) => [about(&vm.now), Figures::new(vm).lines()].concat(),
+    match vms.iter().find(|vm| vm.now.name == *name) {
+        Some(vm) => [about(&vm.now), vm.lines()].concat(),
         None => vec![format!("{name} is gone")],
     }
 }
@@ -43,17 +43,8 @@ fn about(vm: &VmSample) -> Vec<String> {
     lines
 }
 
-/// Rates now, and sums since the VM was added.
-struct Figures<'a> {
-    now: &'a VmSample,
-    rates: Option<&'a BothRates>,
-}
-
-impl<'a> Figures<'a> {
-    fn new(vm: &'a VmRates) -> Self {
-        Self { now: &vm.now, rates: vm.rates.as_ref() }
-    }
-
+impl VmRates {
+    /// Rates now, and sums since the VM was added.
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![
             columns("", ["transmit/s", "transmit", "receive/s", "receive"].map(str::to_owned)),
@@ -104,7 +95,7 @@ impl<'a> Figures<'a> {
         rate: impl Fn(&DirectionRates) -> String,
         sum: impl Fn(&DirectionSample) -> String,
     ) -> String {
-        let [transmit, receive] = match self.rates {
+        let [transmit, receive] = match &self.rates {
             Some(both) => [rate(&both.transmit), rate(&both.receive)],
             None => [NONE, NONE].map(str::to_owned),
         };

@@ -96,8 +96,8 @@ pub struct TopState {
     last: Option<ServerSample>,
     pub sorting: Sorting,
     pub page: TopPage,
-    /// Name of the VM that keys act on.
-    selected: Option<String>,
+    /// Name of the VM that keys act on, and whose details are shown. It may be gone.
+    pub selected: Option<String>,
     /// Whether the picture stands still.
     pub is_paused: bool,
     /// Why the last attempt gave no sample.
@@ -135,11 +135,6 @@ impl TopState {
     pub fn selected_row(&self, vms: &[&VmRates]) -> usize {
         let named = |name: &String| vms.iter().position(|vm| vm.now.name == *name);
         self.selected.as_ref().and_then(named).unwrap_or(0)
-    }
-
-    /// The name of the VM whose details are shown. It may be gone.
-    pub fn detailed(&self) -> Option<&str> {
-        self.selected.as_deref()
     }
 
     /// Does what a key asks for.

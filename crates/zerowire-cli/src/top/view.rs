@@ -53,7 +53,7 @@ pub fn draw(state: &TopState) -> Canvas {
         Some(problem) => (format!("trying again: {problem}"), Look::Reverse),
         None => (keys.to_owned(), Look::Dim),
     };
-    canvas.put(last, 0, &padded(&text, canvas.columns(), false), look);
+    canvas.put(last, 0, &padded(&text, canvas.columns, false), look);
     canvas
 }
 

@@ -103,7 +103,7 @@ fn keys_open_a_vm_go_back_and_end() {
     let mut state = state();
     state.press(TopKey::Down);
     state.press(TopKey::Enter);
-    assert_eq!((state.page, state.detailed()), (TopPage::Detail(0), Some("b")));
+    assert_eq!((state.page, state.selected.as_deref()), (TopPage::Detail(0), Some("b")));
     state.press(TopKey::Char('t'));
     assert_eq!(state.sorting.key, SortKey::Name, "nothing is sorted there");
     // What is longer than the terminal can be moved.

@@ -138,7 +138,7 @@ fn a_terminal_may_have_any_size() {
             for key in [TopKey::PageDown, TopKey::Enter, TopKey::End, TopKey::Escape] {
                 state.press(key);
                 let canvas = draw(&state);
-                assert!(canvas.columns() <= columns && canvas.rows() <= rows);
+                assert!(canvas.columns <= columns && canvas.rows() <= rows);
             }
         }
     }
