@@ -178,9 +178,6 @@ impl Channel {
 
     /// Sends as [`Self::send`] does, and waits until `deadline` while too many descriptors are
     /// under way.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn send_when_few(
         &self,
         message: &impl Serialize,
@@ -192,9 +189,6 @@ impl Channel {
 
     /// The same, and waits until `deadline` while the socket has no room, but no longer than
     /// [`SEND_PATIENCE`] for descriptors to arrive.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn send_until(
         &self,
         message: &impl Serialize,

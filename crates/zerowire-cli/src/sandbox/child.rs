@@ -4,11 +4,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use zerowire_confine::{ChildProcess, spawn_apart};
 
 use super::channel::Channel;
+use super::link::ANSWER_PATIENCE;
 
 /// Starts this program as a child, with these arguments and standard descriptors.
 ///
@@ -32,4 +34,12 @@ pub(crate) fn run<W: Serialize>(
         serve(&channel).inspect_err(|e| drop(channel.send(&failed(e.clone()), &[])))
     });
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Answers the supervisor, which waits for it no longer than this does.
+pub(crate) fn answer(channel: &Channel, word: &impl Serialize) -> Result<(), String> {
+    match channel.send_until(word, &[], Instant::now() + ANSWER_PATIENCE) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        sent => sent.map_err(|e| e.to_string()),
+    }
 }

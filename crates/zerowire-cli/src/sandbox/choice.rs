@@ -6,8 +6,9 @@ use std::os::fd::AsFd;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::OnceLock;
 
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use zerowire_confine::{ConfinePlan, confine};
+use zerowire_confine::{ConfinePlan, Owner, confine};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 
 use super::child::start_itself;
@@ -33,6 +34,17 @@ pub enum SandboxArg {
 }
 
 impl SandboxArg {
+    /// Refuses what has no effect, such as a `user`, or can't be had, for the reason in `refusal`.
+    pub(crate) fn check(self, user: Option<Owner>, refusal: Option<String>) -> Result<()> {
+        match (self, refusal) {
+            (Self::On, Some(why)) => bail!(why),
+            (Self::Off, _) if user.is_some() => {
+                bail!("--user names whom confined processes belong to: --sandbox off has none")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Settles whether confined processes serve the VMs. `obstacle` says why they can't; nobody
     /// asks it with `on`, whose arguments were checked.
     pub(crate) fn settle(self, obstacle: impl FnOnce() -> Option<String>) -> bool {

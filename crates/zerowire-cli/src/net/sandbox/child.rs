@@ -5,11 +5,11 @@
 //! supervisor is gone.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +26,7 @@ use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::child;
-use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::lock;
 use crate::sandbox::sessions::Teller;
 use crate::serving::block_signals;
 
@@ -139,7 +139,7 @@ impl PortKeeper for SupervisorLink {
     }
 
     fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = lock(&self.answered);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
         let deadline = Instant::now() + PATIENCE;
@@ -192,63 +192,46 @@ impl Loop<'_> {
                 return Ok(());
             };
             if let Some(word) = self.carry_out(order, fds) {
-                match self.channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE) {
-                    // Nobody waits for it that long.
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                    other => other.map_err(|e| e.to_string())?,
-                }
+                child::answer(self.channel, &word)?;
             }
         }
     }
 
+    /// Does what the supervisor says. Returns what it asked for.
     fn carry_out(&mut self, order: ChildOrder, fds: Vec<OwnedFd>) -> Option<ChildWord> {
         match order {
             ChildOrder::Statistics(number) => {
                 let mut stats = ChildStats::of(&self.server.stats());
                 stats.state.hangs = !self.server.answers();
-                Some(ChildWord::Statistics(number, Box::new(stats)))
+                return Some(ChildWord::Statistics(number, Box::new(stats)));
             }
-            ChildOrder::Metadata(number) => Some(ChildWord::Metadata(number, self.set_metadata(fds).err())),
+            ChildOrder::Metadata(number) => {
+                return Some(ChildWord::Metadata(number, self.set_metadata(fds).err()));
+            }
             ChildOrder::Drain => {
                 self.is_last = true;
                 // It has gone by itself, if it is not there.
                 let _ = self.server.drain(&self.setup.name);
-                None
             }
-            ChildOrder::PortDone(answer) => {
-                let _ = self.answers.send(answer.map(|answer| (answer, fds)));
-                None
-            }
-            ChildOrder::Link(state) => {
-                if let Some(link) = &self.link {
-                    link.tell(state);
-                }
-                None
-            }
+            ChildOrder::PortDone(answer) => drop(self.answers.send(answer.map(|answer| (answer, fds)))),
+            ChildOrder::Link(state) => self.link.iter().for_each(|link| link.tell(state)),
             ChildOrder::Limits(rates) => {
                 // The supervisor has parsed them, and they are gone with the VM.
                 if let Ok(limits) = rates.limits() {
                     let _ = self.server.set_limits(&self.setup.name, limits);
                 }
-                None
             }
             ChildOrder::Guard(text) => {
                 // It names the guest's address where it needs it.
                 if let Ok(guard) = guard(text.as_deref(), None) {
                     let _ = self.server.set_guard(&self.setup.name, guard);
                 }
-                None
             }
-            ChildOrder::Capture(snaplen) => {
-                self.capture(snaplen, fds);
-                None
-            }
-            ChildOrder::EndCapture => {
-                pcap::finish(self.server.set_capture(None).as_ref());
-                None
-            }
-            ChildOrder::Start(..) | ChildOrder::Session(_) => None,
+            ChildOrder::Capture(snaplen) => self.capture(snaplen, fds),
+            ChildOrder::EndCapture => pcap::finish(self.server.set_capture(None).as_ref()),
+            ChildOrder::Start(..) | ChildOrder::Session(_) => {}
         }
+        None
     }
 
     fn capture(&self, snaplen: u32, fds: Vec<OwnedFd>) {

@@ -22,7 +22,7 @@ mod vm;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -67,13 +67,7 @@ impl SandboxArgs {
 
     /// Refuses what has no effect, or can't be had.
     pub(super) fn check(&self, args: &NetArgs) -> Result<()> {
-        match (self.sandbox, refusal(args)) {
-            (SandboxArg::On, Some(why)) => bail!(why),
-            (SandboxArg::Off, _) if self.user.is_some() => {
-                bail!("--user names whom confined processes belong to: --sandbox off has none")
-            }
-            _ => Ok(()),
-        }
+        self.sandbox.check(self.user, refusal(args))
     }
 
     /// Serves these VMs.

@@ -15,7 +15,7 @@ pub(super) struct Sums {
     state: ChildState,
     cpu: CpuShare,
     /// Whether a front end is connected, as the child that runs says.
-    connected: bool,
+    pub(super) connected: bool,
     /// Children that died and were replaced.
     pub(super) restarts: u64,
     /// Why the last child ended.
@@ -34,16 +34,6 @@ impl Sums {
         self.cpu.tell(state.cpu_seconds);
         keep_counters(&mut figures, &mut self.now);
         (self.now, self.state) = (figures, state);
-    }
-
-    /// A front end has come, or gone: by itself, or with the child.
-    pub(super) fn set_connected(&mut self, connected: bool) {
-        self.connected = connected;
-    }
-
-    /// Whether a front end is connected.
-    pub(super) fn is_connected(&self) -> bool {
-        self.connected
     }
 
     /// The child has ended, and why if that is an error.

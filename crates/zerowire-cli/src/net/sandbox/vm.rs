@@ -228,7 +228,7 @@ impl NetVm {
 
     /// Whether a front end is connected.
     pub(super) fn is_connected(&self) -> bool {
-        lock(&self.state).sums.is_connected()
+        lock(&self.state).sums.connected
     }
 
     /// Asks the child for statistics, without waiting.
@@ -401,7 +401,7 @@ impl Charge for NetVm {
                 return Heard::Ready(bounded_report(&report));
             }
             ChildWord::Failed(why) => return Heard::Failed(short(&why)),
-            ChildWord::Connected(now) => lock(&self.state).sums.set_connected(now),
+            ChildWord::Connected(now) => lock(&self.state).sums.connected = now,
             ChildWord::Last(stats) => {
                 lock(&self.state).sums.told(*stats);
                 if child.replaced {
@@ -438,7 +438,7 @@ impl Charge for NetVm {
     fn part(&self) {
         let mut state = lock(&self.state);
         state.link = None;
-        state.sums.set_connected(false);
+        state.sums.connected = false;
     }
 
     fn parted(&self) {

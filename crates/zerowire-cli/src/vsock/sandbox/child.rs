@@ -73,11 +73,7 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     channel.send_until(&ready, &[], Instant::now() + START_PATIENCE).map_err(|e| e.to_string())?;
     while let Some((order, fds)) = channel.receive().map_err(|e| e.to_string())? {
         if let Some(word) = supervisor.carry_out(order, fds, &server, &changes) {
-            match channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE) {
-                // Nobody waits for it that long.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                other => other.map_err(|e| e.to_string())?,
-            }
+            child::answer(channel, &word)?;
         }
     }
     let captures = changes.end();
@@ -160,20 +156,17 @@ impl SupervisorLink {
         match order {
             GroupOrder::Statistics { number, vms } => {
                 let told = ChildStats::of(&server.handed_stats(&vms));
-                Some(GroupWord::Statistics(number, Box::new(told)))
+                return Some(GroupWord::Statistics(number, Box::new(told)));
             }
-            GroupOrder::Change(change) => {
-                changes.carry_out(change, fds);
-                None
-            }
+            GroupOrder::Change(change) => changes.carry_out(change, fds),
             GroupOrder::Connected { vm, number, errno } => {
                 self.under_way.fetch_sub(1, Ordering::Relaxed);
                 let errno = errno.unwrap_or(libc::EIO);
                 let outcome = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno));
                 server.answer(vm, number, outcome);
-                None
             }
-            GroupOrder::Start(_) | GroupOrder::Vm(_) | GroupOrder::Session(_) | GroupOrder::Serve => None,
+            GroupOrder::Start(_) | GroupOrder::Vm(_) | GroupOrder::Session(_) | GroupOrder::Serve => {}
         }
+        None
     }
 }

@@ -24,7 +24,7 @@ mod vm;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use rustix::thread::{CapabilitySet, capabilities};
 use zerowire_confine::Owner;
@@ -68,13 +68,7 @@ impl VsockSandboxArgs {
 
     /// Refuses what has no effect, or can't be had.
     pub(super) fn check(&self, args: &VsockArgs) -> Result<()> {
-        match (self.sandbox, Self::refusal(args)?) {
-            (SandboxArg::On, Some(why)) => bail!(why),
-            (SandboxArg::Off, _) if self.user.is_some() => {
-                bail!("--user names whom confined processes belong to: --sandbox off has none")
-            }
-            _ => Ok(()),
-        }
+        self.sandbox.check(self.user, Self::refusal(args)?)
     }
 
     /// Why no child can offer what was asked for.
