@@ -81,23 +81,19 @@ impl<F: VmFleet + ?Sized> Watched for Arc<F> {
     }
 }
 
-/// Whether the configuration alone says so, whatever the system has.
-fn is_wrong_argument(kind: RefusalKind) -> bool {
-    match kind {
-        RefusalKind::Unknown | RefusalKind::Malformed | RefusalKind::Conflict | RefusalKind::Unsupported => {
-            true
-        }
-        RefusalKind::Unavailable | RefusalKind::Passing => false,
-    }
-}
-
 /// Why the VMs of this file, or of the command line, can't be served.
 pub fn refused(config: &Option<PathBuf>, e: &impl ServerRefusal) -> anyhow::Error {
     let text = match config {
         Some(file) => format!("{}: {e}", file.display()),
         None => e.to_string(),
     };
-    if is_wrong_argument(e.kind()) { WrongArguments(text).into() } else { anyhow!(text) }
+    match e.kind() {
+        // The configuration alone says so, whatever the system has.
+        RefusalKind::Unknown | RefusalKind::Malformed | RefusalKind::Conflict | RefusalKind::Unsupported => {
+            WrongArguments(text).into()
+        }
+        RefusalKind::Unavailable | RefusalKind::Passing => anyhow!(text),
+    }
 }
 
 /// Statistics as they are printed: one line of JSON, or as `table` words them.

@@ -1,4 +1,7 @@
-//! Arguments of a form of their own: KEY=VALUE,KEY=VALUE,…, numbers of bytes, files of a capture.
+//! Arguments of a form of their own: KEY=VALUE,KEY=VALUE,…, numbers of bytes, times, files of a
+//! capture.
+
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use zerowire_capture::CaptureRotation;
@@ -39,6 +42,15 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     };
     let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
     bytes.ok_or_else(|| "give a number of bytes, such as 268435456, 256M or 1G".to_owned())
+}
+
+/// The time of --timeout.
+pub fn timeout(seconds: Option<f64>) -> Result<Option<Duration>> {
+    let Some(s) = seconds else { return Ok(None) };
+    let timeout = Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero());
+    timeout.map(Some).ok_or_else(|| {
+        anyhow!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
+    })
 }
 
 /// SIZE,FILES.

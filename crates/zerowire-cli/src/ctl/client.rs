@@ -40,9 +40,7 @@ impl<'a> Client<'a> {
     pub fn ask(&self, method: &str, target: &str, accept: &str, body: Option<&[u8]>) -> Result<CtlAnswer> {
         let mut answer = self.begin(method, target, accept, body)?;
         let (status, _) = head(&mut answer)?;
-        let mut body = Vec::new();
-        answer.take(MAX_BODY_BYTES).read_to_end(&mut body).context("the server's answer ends early")?;
-        Ok(CtlAnswer { status, body })
+        Ok(CtlAnswer { status, body: rest(answer, MAX_BODY_BYTES)? })
     }
 
     /// Asks for what comes piece by piece, until the server ends.
@@ -50,9 +48,7 @@ impl<'a> Client<'a> {
         let mut answer = self.begin("GET", target, accept, None)?;
         let (status, is_chunked) = head(&mut answer)?;
         if status != 200 || !is_chunked {
-            let mut body = Vec::new();
-            answer.take(MAX_BODY_BYTES).read_to_end(&mut body).context("the server's answer ends early")?;
-            return Err(super::refusal(&CtlAnswer { status, body }));
+            return Err(super::refusal(&CtlAnswer { status, body: rest(answer, MAX_BODY_BYTES)? }));
         }
         while let Some(bytes) = chunk(&mut answer)? {
             piece(&bytes)?;
@@ -107,6 +103,13 @@ fn head(answer: &mut impl BufRead) -> Result<(u16, bool)> {
     Ok((response.code.unwrap_or(0), is_chunked))
 }
 
+/// What comes next, up to `most` bytes.
+fn rest(answer: impl Read, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    answer.take(most).read_to_end(&mut bytes).context("the server's answer ends early")?;
+    Ok(bytes)
+}
+
 /// The next piece; None at the end, and where the server has ended.
 fn chunk(answer: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     let mut line = String::new();
@@ -115,8 +118,7 @@ fn chunk(answer: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     }
     let len = u64::from_str_radix(line.trim_end(), 16).ok().filter(|len| *len <= MAX_BODY_BYTES);
     let len = len.ok_or_else(|| anyhow!("this is no HTTP server"))?;
-    let mut bytes = Vec::new();
-    answer.take(len + 2).read_to_end(&mut bytes).context("the server's answer ends early")?;
+    let mut bytes = rest(answer, len + 2)?;
     let is_whole = bytes.len() as u64 == len + 2;
     bytes.truncate(len as usize);
     Ok((len > 0 && is_whole).then_some(bytes))

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use zerowire_probe::CheckOutcome;
 use zerowire_probe::queue::{Advice, QueueReport, QueueState, Settings};
 
-use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
+use super::render::{INDENT, MARK, Style, bold, counts, line, machine, mark};
 use zerowire_cli::columns::hang;
 
 /// The whole report.
@@ -46,14 +46,7 @@ pub fn report(report: &QueueReport, style: &Style) -> String {
     let verdict = &report.verdict;
     let text = hang(&verdict.text, INDENT + MARK, style.width);
     let _ = writeln!(out, "{:INDENT$}{}{text}", "", mark(verdict.outcome, style));
-    let count = |o| report.count(o);
-    let _ = writeln!(
-        out,
-        "\n{} ok, {} degraded, {} missing.",
-        count(CheckOutcome::Ok),
-        count(CheckOutcome::Degraded),
-        count(CheckOutcome::Missing)
-    );
+    let _ = writeln!(out, "\n{}", counts(|o| report.count(o)));
     out
 }
 

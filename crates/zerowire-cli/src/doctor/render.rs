@@ -121,16 +121,16 @@ fn verdict(v: &Verdict, style: &Style) -> String {
     )
 }
 
+/// How many checks ended in which way.
+pub(super) fn counts(count: impl Fn(CheckOutcome) -> usize) -> String {
+    let outcomes = [CheckOutcome::Ok, CheckOutcome::Degraded, CheckOutcome::Missing];
+    let [ok, degraded, missing] = outcomes.map(count);
+    format!("{ok} ok, {degraded} degraded, {missing} missing.")
+}
+
 /// Counts, and whether each job runs.
 fn summary(report: &DoctorReport) -> String {
-    let count = |o| report.count(o);
-    let counts = format!(
-        "{} ok, {} degraded, {} missing.",
-        count(CheckOutcome::Ok),
-        count(CheckOutcome::Degraded),
-        count(CheckOutcome::Missing)
-    );
-    report.verdicts.iter().fold(counts, |text, v| {
+    report.verdicts.iter().fold(counts(|o| report.count(o)), |text, v| {
         let state = match v.outcome {
             CheckOutcome::Ok => "is ready",
             CheckOutcome::Degraded => "works, on a lesser path",

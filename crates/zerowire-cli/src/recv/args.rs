@@ -1,14 +1,15 @@
 //! Arguments of `zerowire recv`, and what they mean.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::area::Pages;
 use zerowire::recv::{RecvBackend, RecvOptions};
 
+use super::session::Told;
 use crate::configure::{self, Setup};
+use crate::spec;
 
 /// Connections at a time where no number was given.
 const MANY_CONNECTIONS: usize = 65_536;
@@ -146,12 +147,8 @@ pub struct RecvPlan {
     pub mode: &'static str,
     /// For the library.
     pub options: RecvOptions,
-    /// Connections to take; `None`: no end.
-    pub connections: Option<usize>,
-    /// Bytes after which it ends.
-    pub bytes: Option<u64>,
-    /// How long nothing may come.
-    pub timeout: Option<Duration>,
+    /// When to end.
+    pub told: Told,
 }
 
 impl RecvArgs {
@@ -163,14 +160,7 @@ impl RecvArgs {
             Some(n) if n > MOST_MEGABYTES => bail!("-r {n}: give at most {MOST_MEGABYTES} megabytes"),
             Some(n) => Some(n * 1_000_000),
         };
-        let timeout = match self.timeout {
-            None => None,
-            Some(s) => {
-                Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
-                    format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
-                })?)
-            }
-        };
+        let timeout = spec::timeout(self.timeout)?;
         if self.to_stdout() && self.connections != 1 {
             bail!(
                 "--to - with --connections {}: standard output takes one connection; give --to FILE, which makes FILE.1, FILE.2",
@@ -184,7 +174,7 @@ impl RecvArgs {
         let (mode, backend) = self.backend()?;
         let options =
             self.area.options().backend(backend).max_connections(connections.unwrap_or(MANY_CONNECTIONS));
-        Ok(RecvPlan { mode, options, connections, bytes, timeout })
+        Ok(RecvPlan { mode, options, told: Told { connections, bytes, timeout } })
     }
 
     fn backend(&self) -> Result<(&'static str, RecvBackend)> {

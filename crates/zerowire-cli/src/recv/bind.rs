@@ -6,12 +6,9 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Connections that wait to be accepted, at most; the system may allow fewer (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
-/// Descriptors besides connections.
-const SPARE: u64 = 64;
 
 /// Listens at a name or address. The address of all of IPv6 takes IPv4 too. On a machine without
 /// IPv6 it is all of IPv4.
@@ -63,17 +60,6 @@ fn listen_at(address: SocketAddr) -> Result<OwnedFd, Errno> {
 pub fn address(socket: &OwnedFd) -> Result<SocketAddr> {
     let name = rustix::net::getsockname(socket).context("the socket's address")?;
     SocketAddr::try_from(name).context("the socket's address")
-}
-
-/// Raises the soft limit of open files as far as needed and allowed; what is missing then shows
-/// when accepting.
-pub fn raise_descriptors(connections: usize) {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = connections as u64 + SPARE;
-    if let Some(now) = limit.current.filter(|now| *now < wanted) {
-        let current = limit.maximum.map_or(wanted, |most| most.min(wanted)).max(now);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
-    }
 }
 
 #[cfg(test)]

@@ -16,11 +16,12 @@ use zerowire_cli::WrongArguments;
 
 use self::output::Outputs;
 use self::report::Report;
-use self::session::{Session, Told};
+use self::session::Session;
 use self::stop::RecvStop;
 use crate::configure::Setup;
 use crate::outcome::Outcome;
 use crate::progress::TransferProgress;
+use crate::serving;
 use crate::table::process_cpu;
 
 pub use self::args::RecvArgs;
@@ -33,7 +34,8 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let stop = RecvStop::start(setup.clone())?;
     let socket = bind::listen(&args.bind, args.port)?;
     let address = bind::address(&socket)?;
-    bind::raise_descriptors(plan.options.max_connections);
+    // What is missing all the same shows when accepting.
+    serving::raise_descriptor_limit();
     // Before the receiver, which goes first: what a registered queue needs can't be changed.
     let _guard = setup.guard();
     args.configure(&setup)?;
@@ -46,17 +48,16 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
         }
     };
     // Late: opening cuts off what the files hold, and a failure before it leaves them as they are.
-    let outputs = Outputs::open(args.to.as_deref(), plan.connections)?;
+    let outputs = Outputs::open(args.to.as_deref(), plan.told.connections)?;
     let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
     if !args.quiet {
         args.steering(address.port()).iter().for_each(|command| eprintln!("to be given by hand: {command}"));
     }
-    let mut progress = TransferProgress::new(plan.bytes, args.quiet);
+    let mut progress = TransferProgress::new(plan.told.bytes, args.quiet);
     progress.say(&format!("listening on {address}: {}", receiver.path()));
 
     let cpu = process_cpu();
-    let told = Told { connections: plan.connections, bytes: plan.bytes, timeout: plan.timeout };
-    let mut session = Session::new(told, outputs, listener);
+    let mut session = Session::new(plan.told, outputs, listener);
     let failure = session.run(&mut receiver, &stop, &mut progress, Instant::now()).err();
     progress.finish();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();

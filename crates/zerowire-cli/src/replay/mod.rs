@@ -42,7 +42,7 @@ use self::interface::OutInterface;
 use self::load::{Known, Loaded, Rules, load};
 use self::port::{Opened, Wish, open};
 use self::progress::ReplayProgress;
-use self::report::{FrameSource, Parts, ReplaySetting, ReplaySummary};
+use self::report::{FrameSource, ReplaySetting, ReplaySummary};
 use self::timing::Timeline;
 use crate::signals::Signals;
 
@@ -157,20 +157,15 @@ impl Job<'_> {
         let all_known = known.is_some();
         let known = known.unwrap_or_else(|| rest(feed));
         let counted = self.interface.counted().zip(before).and_then(|(now, before)| now.since(before));
-        let summary = ReplaySummary::new(Parts {
-            setting: ReplaySetting {
-                capture: self.input.name(),
-                interface: self.interface.name.clone(),
-                path,
-                source,
-                pace: self.plan.pace.name(),
-            },
-            known,
-            all_known,
-            outcome: &outcome,
-            totals: opened.port.totals(),
-            counted,
-        });
+        let setting = ReplaySetting {
+            capture: self.input.name(),
+            interface: self.interface.name.clone(),
+            path,
+            source,
+            pace: self.plan.pace.name(),
+        };
+        let totals = opened.port.totals();
+        let summary = ReplaySummary::new(setting, known, all_known, &outcome, totals, counted);
         let printed = self.print(&summary);
         match outcome.error {
             Some(e) => {

@@ -126,57 +126,49 @@ pub struct ReplaySummary {
     pub ledger: Totals,
 }
 
-/// What a summary is made from.
-pub struct Parts<'a> {
-    /// What was replayed, and how.
-    pub setting: ReplaySetting,
-    /// What is known of the capture.
-    pub known: Known,
-    /// Whether that is all of it.
-    pub all_known: bool,
-    /// What happened.
-    pub outcome: &'a ReplayOutcome,
-    /// What was sent.
-    pub totals: Totals,
-    /// Counters of the interface.
-    pub counted: Option<Counted>,
-}
-
 impl ReplaySummary {
-    /// Puts it together.
-    pub fn new(p: Parts<'_>) -> Self {
-        let seconds = p.outcome.took.as_secs_f64();
+    /// Puts it together. `all_known` says whether `known` is all of the capture, and `counted` is what
+    /// the interface has counted meanwhile.
+    pub fn new(
+        setting: ReplaySetting,
+        known: Known,
+        all_known: bool,
+        outcome: &ReplayOutcome,
+        totals: Totals,
+        counted: Option<Counted>,
+    ) -> Self {
+        let seconds = outcome.took.as_secs_f64();
         // All that was handed over was sent, or refused, or is not back.
-        let refused = p.totals.dropped_total();
+        let refused = totals.dropped_total();
         let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         Self {
-            setting: p.setting,
-            ended: ended(p.outcome.end),
-            error: p.outcome.error.as_ref().map(|e| format!("{e:#}")),
-            packets: p.known.packets,
-            frames_a_pass: p.all_known.then_some(p.known.frames),
-            passes: p.outcome.passes,
+            setting,
+            ended: ended(outcome.end),
+            error: outcome.error.as_ref().map(|e| format!("{e:#}")),
+            packets: known.packets,
+            frames_a_pass: all_known.then_some(known.frames),
+            passes: outcome.passes,
             sent: FrameCounts {
-                frames: p.totals.frames,
-                bytes: p.totals.bytes,
-                frames_handed_over: p.outcome.pushed,
-                frames_not_back: p.outcome.pushed.saturating_sub(p.totals.frames + refused),
+                frames: totals.frames,
+                bytes: totals.bytes,
+                frames_handed_over: outcome.pushed,
+                frames_not_back: outcome.pushed.saturating_sub(totals.frames + refused),
                 frames_refused: refused,
             },
             pass: EachPass {
-                segmented_a_pass: p.known.offloaded,
-                skipped: p.known.skipped,
-                truncated: p.known.truncated,
+                segmented_a_pass: known.offloaded,
+                skipped: known.skipped,
+                truncated: known.truncated,
             },
             speed: Speed {
                 seconds,
-                frames_per_second: rate(p.totals.frames as f64),
-                megabits_per_second: rate(p.totals.bytes as f64 * 8e-6),
-                latest_microseconds: p.outcome.latest as f64 / 1e3,
+                frames_per_second: rate(totals.frames as f64),
+                megabits_per_second: rate(totals.bytes as f64 * 8e-6),
+                latest_microseconds: outcome.latest as f64 / 1e3,
             },
-            interface_counted: p.counted,
+            interface_counted: counted,
             cpu_seconds: process_cpu().as_secs_f64(),
-            ledger: p.totals,
+            ledger: totals,
         }
     }
 

@@ -27,6 +27,7 @@ use self::stop::SendStop;
 use self::target::SendTarget;
 use crate::outcome::Outcome;
 use crate::progress::TransferProgress;
+use crate::spec;
 use crate::table::process_cpu;
 
 /// Payload handed over in one call, if nothing else was asked for.
@@ -128,14 +129,6 @@ impl SendArgs {
             })
     }
 
-    fn timeout(&self) -> Result<Option<Duration>> {
-        let Some(s) = self.timeout else { return Ok(None) };
-        let timeout = Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero());
-        timeout.map(Some).with_context(|| {
-            format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
-        })
-    }
-
     /// The peer and the time to wait for it, once all arguments are known to be good.
     fn checked(&self) -> Result<(SendTarget, Option<Duration>)> {
         match self.udp {
@@ -146,7 +139,7 @@ impl SendArgs {
         if let (true, SendTarget::Vsock(cid, port)) = (self.udp, &target) {
             bail!("--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out");
         }
-        Ok((target, self.timeout()?))
+        Ok((target, spec::timeout(self.timeout)?))
     }
 
     /// Bytes of a stream handed over in one call.
