@@ -28,6 +28,24 @@ pub fn capture_line(out: &mut String, capture: Option<CaptureStats>, what: &str)
     }
 }
 
+/// What was moved in both directions, by their names, in `unit`.
+pub fn direction_table(out: &mut String, unit: &str, directions: [(&str, &Totals); 2]) {
+    let width = directions.map(|(name, _)| name.len()).into_iter().max().unwrap_or(0) + 1;
+    let [name, bytes, zero, copied] = ["direction", "bytes", "zero-copied", "copied"];
+    out.push_str(&format!("  {name:<width$} {unit:>12} {bytes:>15} {zero:>15} {copied:>15}\n"));
+    for (name, t) in directions {
+        let (frames, bytes, zero, copied) = (t.frames, t.bytes, t.zero_copied_bytes, t.copied_total());
+        out.push_str(&format!("  {name:<width$} {frames:>12} {bytes:>15} {zero:>15} {copied:>15}\n"));
+    }
+}
+
+/// How often a VM waited for its limit in this direction; nothing if it never did.
+pub fn limit_line(out: &mut String, direction: &str, waits: u64, seconds: f64) {
+    if waits > 0 {
+        out.push_str(&format!("  {direction}: waited {waits} times for the limit, {seconds:.3} s\n"));
+    }
+}
+
 /// How the process of a VM fares, in words; nothing where it never died and answers.
 pub fn process_line(out: &mut String, process: VmProcess) {
     let VmProcess { restarts, child_answers } = process;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use zerowire_net::{LinkState, ServerStats, VmStats};
 use zerowire_vhost::serve::ServedStats;
 
-use crate::table::{capture_line, cpu_line, process_line, reasons};
+use crate::table::{capture_line, cpu_line, direction_table, limit_line, process_line, reasons};
 
 /// The statistics in words.
 pub(super) fn table(stats: &ServerStats) -> String {
@@ -38,30 +38,13 @@ fn vm_table(out: &mut String, vm: &ServedStats<VmStats>) {
     }
     let _ = writeln!(out, "  kernel copies: {}", vm.port_state.kernel_copies);
     capture_line(out, vm.port_state.capture, "frames");
-    let _ = writeln!(
-        out,
-        "  {:<14} {:>12} {:>15} {:>15} {:>15}",
-        "direction", "frames", "bytes", "zero-copied", "copied"
-    );
-    for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
-        let t = &d.totals;
-        let _ = writeln!(
-            out,
-            "  {name:<14} {:>12} {:>15} {:>15} {:>15}",
-            t.frames,
-            t.bytes,
-            t.zero_copied_bytes,
-            t.copied_total()
-        );
-    }
-    for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
+    let ways = [("guest to port", &vm.transmit), ("port to guest", &vm.receive)];
+    direction_table(out, "frames", ways.map(|(name, d)| (name, &d.totals)));
+    for (name, d) in ways {
         let _ = writeln!(out, "  {name}, bytes copied why: {}", reasons(&d.totals));
     }
-    for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
-        if d.limit_waits > 0 {
-            let (waits, seconds) = (d.limit_waits, d.limit_wait_seconds);
-            let _ = writeln!(out, "  {name}: waited {waits} times for the limit, {seconds:.3} s");
-        }
+    for (name, d) in ways {
+        limit_line(out, name, d.limit_waits, d.limit_wait_seconds);
     }
     if let Some(e) = &vm.last_error {
         let _ = writeln!(

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
 use zerowire_vhost::serve::ServedStats;
-use zerowire_vsock::{LimitTotals, VsockServerStats, VsockTotals, VsockVmStats};
+use zerowire_vsock::{VsockServerStats, VsockTotals, VsockVmStats};
 
-use crate::table::{capture_line, cpu_line, process_line, reasons};
+use crate::table::{capture_line, cpu_line, direction_table, limit_line, process_line, reasons};
 
 /// The statistics in words.
 pub(super) fn table(stats: &VsockServerStats) -> String {
@@ -35,22 +35,9 @@ fn vm_table(out: &mut String, vm: &ServedStats<VsockVmStats>) {
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
     connection_lines(out, t);
     capture_line(out, vm.capture, "packets");
-    let _ = writeln!(
-        out,
-        "  {:<11} {:>12} {:>15} {:>15} {:>15}",
-        "direction", "packets", "bytes", "zero-copied", "copied"
-    );
-    for (name, d) in [("from guest", &t.transmit), ("to guest", &t.receive)] {
-        let _ = writeln!(
-            out,
-            "  {name:<11} {:>12} {:>15} {:>15} {:>15}",
-            d.frames,
-            d.bytes,
-            d.zero_copied_bytes,
-            d.copied_total()
-        );
-    }
-    for (name, d) in [("from guest", &t.transmit), ("to guest", &t.receive)] {
+    let ways = [("from guest", &t.transmit), ("to guest", &t.receive)];
+    direction_table(out, "packets", ways);
+    for (name, d) in ways {
         let (calls, why) = (calls_a_packet(d), reasons(d));
         let _ = writeln!(out, "  {name}, system calls a packet: {calls}; bytes copied why: {why}");
     }
@@ -59,7 +46,9 @@ fn vm_table(out: &mut String, vm: &ServedStats<VsockVmStats>) {
         "  packets without payload, both ways: {}; from the guest with stale credit: {}",
         t.control_packets, t.stale_credit
     );
-    limit_lines(out, &t.limits);
+    let limits = &t.limits;
+    limit_line(out, "from guest", limits.transmit_limit_waits, limits.transmit_limit_wait_seconds);
+    limit_line(out, "to guest", limits.receive_limit_waits, limits.receive_limit_wait_seconds);
     if let Some(e) = &t.last_error {
         let _ = writeln!(
             out,
@@ -85,17 +74,6 @@ fn connection_lines(out: &mut String, t: &VsockTotals) {
         "  mapped connections: {} with {} windows, {} bytes; {} refused",
         t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused
     );
-}
-
-fn limit_lines(out: &mut String, limits: &LimitTotals) {
-    for (name, waits, seconds) in [
-        ("from guest", limits.transmit_limit_waits, limits.transmit_limit_wait_seconds),
-        ("to guest", limits.receive_limit_waits, limits.receive_limit_wait_seconds),
-    ] {
-        if waits > 0 {
-            let _ = writeln!(out, "  {name}: waited {waits} times for the limit, {seconds:.3} s");
-        }
-    }
 }
 
 fn calls_a_packet(t: &Totals) -> String {
