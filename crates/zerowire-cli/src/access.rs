@@ -1,8 +1,11 @@
 //! Who may connect to a socket: options, keys of a VM, users and groups by name.
 
-use zerowire_vhost::serve::SocketAccess;
+use std::path::PathBuf;
+
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use crate::file::WrongKey;
+use crate::service::HandedSockets;
 
 /// Where to look up names of users. A static program can't ask the system's other sources.
 const USERS: &str = "/etc/passwd";
@@ -77,8 +80,16 @@ pub fn owner_of(access: &SocketAccess) -> u32 {
 }
 
 /// Options about the front end's socket.
-#[derive(clap::Args, Clone, Copy, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct SocketArgs {
+    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left
+    /// behind by a process that is gone is replaced.
+    #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
+    socket: Option<PathBuf>,
+    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected
+    /// one; with a connected one the program ends with the connection.
+    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
+    fd: Option<i32>,
     /// User who owns the front end's socket, and may connect: a name of /etc/passwd or a number
     /// (libvirt's QEMU: libvirt-qemu or qemu). Default: the user of this process.
     #[arg(long, value_name = "USER", value_parser = owner, conflicts_with = "fd")]
@@ -92,9 +103,21 @@ pub struct SocketArgs {
     socket_mode: Option<u32>,
 }
 
-impl From<SocketArgs> for SocketAccess {
-    fn from(args: SocketArgs) -> Self {
-        Self { owner: args.socket_owner, group: args.socket_group, mode: args.socket_mode }
+impl SocketArgs {
+    /// Who may connect.
+    pub fn access(&self) -> SocketAccess {
+        SocketAccess { owner: self.socket_owner, group: self.socket_group, mode: self.socket_mode }
+    }
+
+    /// Where the front end of the only VM connects. None: neither an option nor who started this
+    /// process says so.
+    pub fn endpoint(&self, handed: &HandedSockets) -> Option<Endpoint> {
+        match (&self.socket, self.fd, handed.single()) {
+            (None, Some(fd), _) => Some(Endpoint::Fd(fd)),
+            (_, None, Some(endpoint)) => Some(endpoint),
+            (Some(path), None, None) => Some(Endpoint::Path(path.clone())),
+            _ => None,
+        }
     }
 }
 

@@ -1,55 +1,83 @@
-//! What the commands that serve VMs have in common: signals while they run, how statistics go out,
-//! descriptors.
+//! What the commands that serve VMs have in common: how VMs are named, what goes on while they are
+//! served, how statistics go out, descriptors.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
+use zerowire_capture::Captured;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_vhost::serve::{RefusalKind, ServerRefusal, VmFleet};
+use zerowire_vhost::serve::{RefusalKind, ServerRefusal, ServerStats, VmFleet};
 
+use crate::control::Service;
+use crate::file::{self, VmTable, WrongKey};
+use crate::pcap;
+use crate::printer::Printer;
 use crate::service::{Notifier, Watched};
 use crate::signals::Signals;
 
 /// How often a program that ends with its connections looks whether they are there.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a signal asks a running program for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignalAction {
-    /// SIGUSR1.
-    Statistics,
-    /// SIGHUP.
-    Reload,
+/// The VMs of the file of --config or of each --vm: `table` is the name of their table in the file,
+/// and how to find it, `parse` reads --vm, and `make` makes a VM of a table. None if neither option
+/// is given. The file may lack such VMs if there `may_be_none`.
+pub fn named_vms<T, C>(
+    config: &Option<PathBuf>,
+    options: &[String],
+    may_be_none: bool,
+    (table, pick): (&str, fn(VmTable) -> Option<T>),
+    parse: fn(&str) -> Result<(String, T)>,
+    make: impl Fn(&str, T) -> Result<C, WrongKey>,
+) -> Result<Option<Vec<C>>> {
+    if let Some(path) = config {
+        let read = if may_be_none { file::read_any(path, pick) } else { file::read(path, table, pick) };
+        let context = |name: &str| format!("{}: VM {name}", path.display());
+        let vms = read?.into_iter().map(|(name, vm)| make(&name, vm).with_context(|| context(&name)));
+        return vms.collect::<Result<_>>().map(Some);
+    }
+    if options.is_empty() {
+        return Ok(None);
+    }
+    let vms = options.iter().map(|option| {
+        let vm = parse(option).and_then(|(name, vm)| Ok(make(&name, vm)?));
+        vm.with_context(|| format!("--vm {option}"))
+    });
+    vms.collect::<Result<_>>().map(Some)
 }
 
-/// Blocks the signals that [`until_stopped`] waits for. Call this before threads are started.
+/// Blocks the signals that [`serve`] waits for. Call this before threads are started.
 pub fn block_signals() -> Result<Signals> {
     Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
         .context("signals can't be blocked")
 }
 
-/// Hands requests to `answer` until SIGTERM or SIGINT comes, and tells the service manager how the
-/// server fares. A program that is not `lasting` (a connection was handed over to it, and there
-/// will be no other) also ends when the server is not alive any more.
-pub fn until_stopped(
+/// Serves until SIGTERM or SIGINT comes, and tells the service manager how the server fares: SIGUSR1
+/// prints statistics, as the end does, and SIGHUP has the configuration read again. A program that
+/// is not `lasting` (a connection was handed over to it, and there will be no other) also ends when
+/// the server is not alive any more. `doors` close first.
+pub fn serve<F: VmFleet + Captured + ?Sized>(
     signals: &Signals,
     lasting: bool,
-    server: &dyn Watched,
-    mut answer: impl FnMut(SignalAction),
-) -> Result<()> {
+    server: &Arc<F>,
+    doors: Vec<Service>,
+    mut printer: Printer,
+    wording: impl Fn(&ServerStats<F::Stats>) -> Result<String>,
+    mut reload: impl FnMut(),
+) -> Result<ExitCode> {
     let mut manager = Notifier::from_environment();
     let patience = (!lasting).then_some(TICK).into_iter().chain(manager.patience()).min();
     manager.ready(server);
     loop {
         match signals.wait(patience).context("waiting for signals failed")? {
-            Some(libc::SIGUSR1) => answer(SignalAction::Statistics),
+            Some(libc::SIGUSR1) => printer.print(wording(&server.stats())),
             Some(libc::SIGHUP) => {
                 manager.reloading();
-                answer(SignalAction::Reload);
+                reload();
                 manager.ready(server);
             }
             Some(_) => break,
@@ -59,7 +87,11 @@ pub fn until_stopped(
         manager.turn(server);
     }
     manager.stopping();
-    Ok(())
+    drop(doors);
+    let stats = server.stats();
+    server.stop();
+    pcap::finish(server.capture().as_ref());
+    Ok(printer.finish(wording(&stats)?))
 }
 
 impl<F: VmFleet + ?Sized> Watched for Arc<F> {

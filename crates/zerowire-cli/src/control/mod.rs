@@ -27,3 +27,4 @@ pub use capture::{CaptureControl, CaptureTable};
 pub use manage::{Manage, ManageError, ManagedVm, VmReport};
 pub use metrics::{MetricsPage, Moved, OfDirection, OfReason, OfVm};
 pub use options::ControlArgs;
+pub use serve::Service;

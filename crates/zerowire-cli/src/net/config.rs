@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
@@ -12,7 +12,7 @@ use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use super::{NetArgs, TokenArg, policy};
 use crate::file::{WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
-use crate::{access, file, spec};
+use crate::{access, file, serving, spec};
 
 /// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
 pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
@@ -48,7 +48,7 @@ pub(super) struct Defaults {
 impl Defaults {
     pub(super) fn new(args: &NetArgs) -> Result<Self> {
         Ok(Self {
-            access: args.access.into(),
+            access: args.socket.access(),
             metadata: args.metadata.metadata.clone(),
             tokens: match args.metadata.metadata_token {
                 TokenArg::Required => TokenPolicy::Required,
@@ -89,37 +89,20 @@ impl Defaults {
 
 fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     let defaults = Defaults::new(args)?;
-    if let Some(path) = &args.config {
-        let vms = if args.control.has_socket() {
-            file::read_any(path, |vm| vm.net)?
-        } else {
-            file::read(path, "vm.net", |vm| vm.net)?
-        };
-        return vms
-            .into_iter()
-            .map(|(name, net)| {
-                defaults.vm(&name, net).with_context(|| format!("{}: VM {name}", path.display()))
-            })
-            .collect();
+    let may_be_none = args.control.has_socket();
+    let made = |name: &str, vm| defaults.vm(name, vm);
+    let vms =
+        serving::named_vms(&args.config, &args.vm, may_be_none, ("vm.net", |vm| vm.net), parse_vm, made)?;
+    if let Some(vms) = vms {
+        return Ok(vms);
     }
-    if !args.vm.is_empty() {
-        return args
-            .vm
-            .iter()
-            .map(|spec| {
-                let vm = parse_vm(spec).and_then(|(name, vm)| Ok(defaults.vm(&name, vm)?));
-                vm.with_context(|| format!("--vm {spec}"))
-            })
-            .collect();
-    }
-    let endpoint = match (&args.socket, args.fd, handed.single()) {
-        (None, Some(fd), _) => Endpoint::Fd(fd),
-        (_, None, Some(endpoint)) => endpoint,
-        (Some(path), None, None) => Endpoint::Path(path.clone()),
-        (None, None, None) if args.control.has_socket() => return Ok(Vec::new()),
-        _ => bail!(
+    let Some(endpoint) = args.socket.endpoint(handed) else {
+        if may_be_none {
+            return Ok(Vec::new());
+        }
+        bail!(
             "give --socket PATH, --fd N, --vm SPEC, --config FILE or --control PATH (see 'zerowire net --help')"
-        ),
+        );
     };
     let guard = guard(args.device.guard.as_deref(), args.device.mac)?;
     let limits = Limits { transmit: args.device.tx_limit, receive: args.device.rx_limit };

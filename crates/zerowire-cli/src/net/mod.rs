@@ -29,7 +29,7 @@ use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::rights;
 use crate::service::{self, HandedSockets};
-use crate::serving::{self, SignalAction};
+use crate::serving;
 use crate::spec;
 use sandbox::SandboxArgs;
 
@@ -57,16 +57,8 @@ pub enum TokenArg {
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct NetArgs {
-    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left
-    /// behind by a process that is gone is replaced.
-    #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
-    socket: Option<PathBuf>,
-    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected
-    /// one; with a connected one the program ends with the connection.
-    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
-    fd: Option<i32>,
     #[command(flatten)]
-    access: SocketArgs,
+    socket: SocketArgs,
     /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with
     /// options; see 'Ports' below.
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
@@ -290,18 +282,11 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     };
     let managed = Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
-    let mut printer = args.pcap.printer();
-    serving::until_stopped(&signals, lasting, &server, |request| match request {
-        SignalAction::Statistics => {
-            printer.print(serving::wording(&server.stats(), args.json, report::table));
-        }
-        SignalAction::Reload => reload::reload(&mut reload, &*server, managed.turn(), &args),
-    })?;
-    drop(doors);
-    let stats = server.stats();
-    server.stop();
-    pcap::finish(server.capture().as_ref());
-    Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
+    let wording = |stats: &_| serving::wording(stats, args.json, report::table);
+    let printer = args.pcap.printer();
+    serving::serve(&signals, lasting, &server, doors, printer, wording, || {
+        reload::reload(&mut reload, &*server, managed.turn(), &args);
+    })
 }
 
 fn policy(args: &NetArgs) -> Result<Policy> {

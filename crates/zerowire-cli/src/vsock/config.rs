@@ -10,7 +10,7 @@ use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig, VsockLimits};
 use super::VsockArgs;
 use crate::file::{WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
-use crate::{access, file, spec};
+use crate::{access, file, serving, spec};
 
 /// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
 pub(super) fn vms(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
@@ -31,7 +31,7 @@ pub(super) struct Defaults {
 impl Defaults {
     pub(super) fn new(args: &VsockArgs) -> Result<Self> {
         Ok(Self {
-            access: args.access.into(),
+            access: args.socket.access(),
             uds_access: args.uds_access.into(),
             limits: args.limits.into(),
             map: args.map.policy()?,
@@ -62,37 +62,21 @@ impl Defaults {
 
 fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     let defaults = Defaults::new(args)?;
-    if let Some(path) = &args.config {
-        let vms = if args.control.has_socket() {
-            file::read_any(path, |vm| vm.vsock)?
-        } else {
-            file::read(path, "vm.vsock", |vm| vm.vsock)?
-        };
-        let context = |name: &str| format!("{}: VM {name}", path.display());
-        return vms
-            .into_iter()
-            .map(|(name, vm)| defaults.vm(&name, vm).with_context(|| context(&name)))
-            .collect();
+    let may_be_none = args.control.has_socket();
+    let made = |name: &str, vm| defaults.vm(name, vm);
+    let vms =
+        serving::named_vms(&args.config, &args.vm, may_be_none, ("vm.vsock", |vm| vm.vsock), parse_vm, made)?;
+    if let Some(vms) = vms {
+        return Ok(vms);
     }
-    if !args.vm.is_empty() {
-        return args
-            .vm
-            .iter()
-            .map(|spec| {
-                let vm = parse_vm(spec).and_then(|(name, vm)| Ok(defaults.vm(&name, vm)?));
-                vm.with_context(|| format!("--vm {spec}"))
-            })
-            .collect();
-    }
-    let endpoint = match (&args.socket, args.fd, handed.single()) {
-        (None, Some(fd), _) => Endpoint::Fd(fd),
-        (_, None, Some(endpoint)) => endpoint,
-        (Some(path), None, None) => Endpoint::Path(path.clone()),
-        (None, None, None) if args.control.has_socket() => return Ok(Vec::new()),
-        _ => bail!(
+    let Some(endpoint) = args.socket.endpoint(handed) else {
+        if may_be_none {
+            return Ok(Vec::new());
+        }
+        bail!(
             "give --socket PATH or --fd N with --cid N and --uds PATH, or --vm SPEC, --config FILE or --control PATH (see \
              'zerowire vsock --help')"
-        ),
+        );
     };
     let (Some(cid), Some(uds)) = (args.cid, &args.uds) else {
         bail!("a single VM needs its address and the host's end: give --cid N and --uds PATH");

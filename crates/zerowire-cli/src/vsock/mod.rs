@@ -27,22 +27,14 @@ use crate::control::{ControlArgs, Manage};
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::service::{self, HandedSockets};
-use crate::serving::{self, SignalAction};
+use crate::serving;
 
 /// Arguments of `zerowire vsock`.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct VsockArgs {
-    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left
-    /// behind by a process that is gone is replaced.
-    #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
-    socket: Option<PathBuf>,
-    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected
-    /// one; with a connected one the program ends with the connection.
-    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
-    fd: Option<i32>,
     #[command(flatten)]
-    access: SocketArgs,
+    socket: SocketArgs,
     /// The guest's address (CID), 3 to 4294967294; no two VMs of a process share one.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     cid: Option<u64>,
@@ -157,18 +149,11 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     start::tell(&*server, &names, limit);
     let managed = Arc::new(manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
-    let mut printer = args.pcap.printer();
-    serving::until_stopped(&signals, lasting, &server, |request| match request {
-        SignalAction::Statistics => {
-            printer.print(serving::wording(&server.stats(), args.json, report::table));
-        }
-        SignalAction::Reload => read_again(&args, &mut reload, &*server, managed.turn(), limit),
-    })?;
-    drop(doors);
-    let stats = server.stats();
-    server.stop();
-    pcap::finish(server.capture().as_ref());
-    Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
+    let wording = |stats: &_| serving::wording(stats, args.json, report::table);
+    let printer = args.pcap.printer();
+    serving::serve(&signals, lasting, &server, doors, printer, wording, || {
+        read_again(&args, &mut reload, &*server, managed.turn(), limit);
+    })
 }
 
 /// SIGHUP.
