@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
@@ -120,7 +121,7 @@ impl Change {
 
     /// The merge patch.
     fn patch(&self) -> Result<Value> {
-        let keys = self.keys.given();
+        let keys = self.keys.given()?;
         if keys.is_empty() {
             let text = "nothing is to change: give an option of it, such as --tx-limit LIMIT";
             return Err(WrongArguments(text.to_owned()).into());
@@ -146,20 +147,23 @@ struct Add {
 
 impl Add {
     /// The body.
-    fn table(&self) -> Value {
-        self.keys.given().into_iter().filter(|(_, value)| !value.is_null()).collect()
+    fn table(&self) -> Result<Value> {
+        Ok(self.keys.given()?.into_iter().filter(|(_, value)| !value.is_null()).collect())
     }
 }
 
 /// The keys of a VM, as in the file of --config. Paths are those of the server.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 struct VmKeys {
     /// Unix socket to listen on for the front end.
     #[arg(long, value_name = "PATH")]
     socket: Option<String>,
     #[command(flatten)]
+    #[serde(flatten)]
     net: NetKeys,
     #[command(flatten)]
+    #[serde(flatten)]
     vsock: VsockKeys,
     /// What the guest may send in a second, as for 'zerowire net --tx-limit'; 'off' for no limit.
     #[arg(long, value_name = "LIMIT")]
@@ -179,7 +183,8 @@ struct VmKeys {
 }
 
 /// Keys for a server of network devices.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 struct NetKeys {
     /// Where frames go, as for 'zerowire net --port'.
     #[arg(long, value_name = "PORT", conflicts_with = "cid")]
@@ -199,7 +204,8 @@ struct NetKeys {
 }
 
 /// Keys for a server of vsock devices.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 struct VsockKeys {
     /// The guest's address, of a server of 'zerowire vsock --control PATH'.
     #[arg(long, value_name = "N")]
@@ -223,32 +229,15 @@ struct VsockKeys {
 
 impl VmKeys {
     /// The keys that were given. Null for what is to be off.
-    fn given(&self) -> Map<String, Value> {
-        let Self { net, vsock, .. } = self;
-        let text = |value: &Option<String>| value.as_ref().map(|text| json!(text));
-        let or_off = |value: &Option<String>| {
-            value.as_ref().map(|text| if text == "off" { Value::Null } else { json!(text) })
-        };
-        let keys = [
-            ("socket", text(&self.socket)),
-            ("port", text(&net.port)),
-            ("metadata", text(&net.metadata)),
-            ("metadata-token", text(&net.metadata_token)),
-            ("mac", text(&net.mac)),
-            ("guard", or_off(&net.guard)),
-            ("cid", vsock.cid.map(|cid| json!(cid))),
-            ("uds", text(&vsock.uds)),
-            ("groups", vsock.groups.as_ref().map(|groups| json!(groups))),
-            ("uds-owner", text(&vsock.uds_owner)),
-            ("uds-group", text(&vsock.uds_group)),
-            ("uds-mode", text(&vsock.uds_mode)),
-            ("tx-limit", or_off(&self.tx_limit)),
-            ("rx-limit", or_off(&self.rx_limit)),
-            ("socket-owner", text(&self.socket_owner)),
-            ("socket-group", text(&self.socket_group)),
-            ("socket-mode", text(&self.socket_mode)),
-        ];
-        keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    fn given(&self) -> Result<Map<String, Value>> {
+        let mut keys: Map<_, _> = serde_json::from_value(serde_json::to_value(self)?)?;
+        keys.retain(|_, value: &mut Value| !value.is_null());
+        for key in ["guard", "tx-limit", "rx-limit"] {
+            if let Some(value) = keys.get_mut(key).filter(|value| **value == "off") {
+                *value = Value::Null;
+            }
+        }
+        Ok(keys)
     }
 }
 
@@ -273,7 +262,7 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
         CtlCommand::Version => ctl.get("/version", words::version),
         CtlCommand::List => ctl.get("/vms", words::list),
         CtlCommand::Show(vm) => ctl.get_text(&path(vm)),
-        CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()), words::added),
+        CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()?), words::added),
         CtlCommand::Change(change) => {
             let words = if change.reconnect { words::reconnects } else { words::changed };
             ctl.told("PATCH", &change.path(), Some(&change.patch()?), words)
@@ -452,7 +441,7 @@ mod tests {
     fn a_vm_that_comes_has_a_table_without_what_is_off() {
         let add = ["add", "a", "--socket", "/s", "--port", "tap:t", "--tx-limit", "off", "--mac", "m"];
         let Ok(CtlCommand::Add(vm)) = parsed(&add) else { panic!("not parsed") };
-        assert_eq!(vm.table(), json!({ "socket": "/s", "port": "tap:t", "mac": "m" }));
+        assert_eq!(vm.table().expect("keys"), json!({ "socket": "/s", "port": "tap:t", "mac": "m" }));
     }
 
     #[test]
