@@ -104,27 +104,15 @@ pub struct Vsock {
     pub uds_mode: Option<String>,
 }
 
-/// A key of a VM that has a wrong value.
-#[derive(Debug)]
+/// A key of a VM that has a wrong value. Its message names the key.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", if .text.contains(.key) { .text.clone() } else { format!("{}: {}", .key, .text) })]
 pub struct WrongKey {
     /// The key.
     pub key: &'static str,
     /// What is wrong with its value.
     pub text: String,
 }
-
-/// Names the key, too.
-impl std::fmt::Display for WrongKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.text.contains(self.key) {
-            f.write_str(&self.text)
-        } else {
-            write!(f, "{}: {}", self.key, self.text)
-        }
-    }
-}
-
-impl std::error::Error for WrongKey {}
 
 /// What the value of a key is parsed to, if it has one.
 pub fn parsed<T: FromStr>(key: &'static str, value: &Option<String>) -> Result<Option<T>, WrongKey>

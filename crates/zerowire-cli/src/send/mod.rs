@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use zerowire::send::{Close, Closed, SendBackend, SendMode, SendOptions, Sender};
+use zerowire::send::{Close, SendBackend, SendMode, SendOptions, Sender};
 use zerowire_cli::WrongArguments;
 
 use self::datagrams::Datagrams;
@@ -204,7 +204,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         cpu_seconds,
         choices: sender.choices(),
         ledger: sender.counters().snapshot(),
-        left: Left::from(finish(sender, &watched, outcome)),
+        left: finish(sender, &watched, outcome),
     };
     report.write(args.json.as_deref(), args.quiet)?;
     match (failure, signal) {
@@ -221,18 +221,13 @@ struct Left {
     bytes: usize,
 }
 
-impl From<Closed> for Left {
-    fn from(closed: Closed) -> Self {
-        Self { payloads: closed.aborted, bytes: closed.aborted_bytes }
-    }
-}
-
 /// Ends the connection so that the peer sees the end of the data, and not a reset.
-fn finish(sender: Sender, watched: &stop::Watched, outcome: Outcome) -> Closed {
+fn finish(sender: Sender, watched: &stop::Watched, outcome: Outcome) -> Left {
     if outcome == Outcome::Complete {
         watched.end_of_data(LINGER);
     }
     let how = if outcome == Outcome::Complete { Close::Drain(LINGER) } else { Close::Abort };
     // An error is of the peer, which may go once it has everything: all memory was back before.
-    sender.close(how).unwrap_or_else(|e| e.closed)
+    let closed = sender.close(how).unwrap_or_else(|e| e.closed);
+    Left { payloads: closed.aborted, bytes: closed.aborted_bytes }
 }
