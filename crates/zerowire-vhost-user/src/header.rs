@@ -1,5 +1,6 @@
 //! The twelve bytes in front of each message.
 
+use crate::payload::wire_struct;
 use crate::{MAX_BODY, WireError};
 
 /// Length of a header in bytes.
@@ -11,36 +12,28 @@ pub const FLAG_REPLY: u32 = 1 << 2;
 /// Bit 3 of the flags: the sender awaits a reply (REPLY_ACK negotiated).
 pub const FLAG_NEED_REPLY: u32 = 1 << 3;
 
-/// A message header ("Message Specification, Header"). Integers are in the
-/// byte order of the machine, as both sides run on it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Header {
-    /// Request number, not checked.
-    pub request: u32,
-    /// Version and flags.
-    pub flags: u32,
-    /// Bytes of payload that follow.
-    pub size: u32,
+wire_struct! {
+    /// A message header ("Message Specification, Header"). Integers are in the
+    /// byte order of the machine, as both sides run on it.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    Header, 12 bytes {
+        /// Request number, not checked.
+        request: u32,
+        /// Version and flags.
+        flags: u32,
+        /// Bytes of payload that follow.
+        size: u32,
+    }
 }
 
 impl Header {
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[0..4].copy_from_slice(&self.request.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.flags.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.size.to_ne_bytes());
-        bytes
-    }
-
     /// Reads a header and checks version and size. The request number is not
     /// checked, so that a caller can answer unknown ones as it likes.
     ///
     /// # Errors
     /// [`WireError::BadVersion`], [`WireError::TooLong`].
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, WireError> {
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let header = Header { request: word(0), flags: word(4), size: word(8) };
+        let header = Self::read(bytes);
         if header.flags & 3 != VERSION {
             return Err(WireError::BadVersion { request: header.request, flags: header.flags });
         }

@@ -29,6 +29,19 @@ pub struct VringFd {
 /// Bit 8 of a vring descriptor payload: no descriptor comes along.
 pub(crate) const VRING_NO_FD: u64 = 1 << 8;
 
+/// Readers of a payload that is one value.
+macro_rules! readers {
+    ($($(#[$about:meta])* $name:ident: $value:ty, $decode:path;)*) => {$(
+        $(#[$about])*
+        ///
+        /// # Errors
+        /// [`WireError::BadSize`]; [`WireError::BadValue`] where a field is out of its range.
+        pub fn $name(&self) -> Result<$value, WireError> {
+            $decode(self.header.request, &self.body)
+        }
+    )*};
+}
+
 impl Message {
     /// Puts a message together, as a receiver does; ignores `header.size`.
     pub fn new(header: Header, body: Vec<u8>, fds: Vec<OwnedFd>) -> Message {
@@ -76,28 +89,21 @@ impl Message {
         }
     }
 
-    /// A payload of one u64.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`].
-    pub fn u64(&self) -> Result<u64, WireError> {
-        payload::decode_u64(self.header.request, &self.body)
-    }
-
-    /// A ring and a number.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`].
-    pub fn vring_state(&self) -> Result<VringState, WireError> {
-        VringState::decode(self.header.request, &self.body)
-    }
-
-    /// The addresses of a ring.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`].
-    pub fn vring_addr(&self) -> Result<VringAddr, WireError> {
-        VringAddr::decode(self.header.request, &self.body)
+    readers! {
+        /// A payload of one u64.
+        u64: u64, payload::decode_u64;
+        /// A ring and a number.
+        vring_state: VringState, VringState::decode;
+        /// The addresses of a ring.
+        vring_addr: VringAddr, VringAddr::decode;
+        /// A part of configuration space.
+        config: Config, Config::decode;
+        /// The dirty log's place.
+        log_region: LogRegion, LogRegion::decode;
+        /// The in-flight region's place.
+        inflight: Inflight, Inflight::decode;
+        /// Payload of SET_DEVICE_STATE_FD.
+        state_transfer: StateTransfer, StateTransfer::decode;
     }
 
     /// The memory table with its descriptors, one a region, in order.
@@ -124,38 +130,6 @@ impl Message {
         Ok(SingleRegion::decode(self.header.request, &self.body)?.0)
     }
 
-    /// A part of configuration space.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`], [`WireError::BadValue`].
-    pub fn config(&self) -> Result<Config, WireError> {
-        Config::decode(self.header.request, &self.body)
-    }
-
-    /// The dirty log's place.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`], [`WireError::BadValue`].
-    pub fn log_region(&self) -> Result<LogRegion, WireError> {
-        LogRegion::decode(self.header.request, &self.body)
-    }
-
-    /// The in-flight region's place.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`].
-    pub fn inflight(&self) -> Result<Inflight, WireError> {
-        Inflight::decode(self.header.request, &self.body)
-    }
-
-    /// Payload of SET_DEVICE_STATE_FD.
-    ///
-    /// # Errors
-    /// [`WireError::BadSize`], [`WireError::BadValue`].
-    pub fn state_transfer(&self) -> Result<StateTransfer, WireError> {
-        StateTransfer::decode(self.header.request, &self.body)
-    }
-
     /// Ring and descriptor of SET_VRING_KICK, _CALL and _ERR: bits 0 to 7 the
     /// ring, bit 8 "no descriptor", the others 0.
     ///
@@ -165,12 +139,8 @@ impl Message {
     pub fn vring_fd(&mut self) -> Result<VringFd, WireError> {
         let value = self.u64()?;
         if value & !(VRING_NO_FD | 0xff) != 0 {
-            return Err(WireError::BadValue {
-                request: self.header.request,
-                field: "the ring index with its no-descriptor bit",
-                value,
-                rule: "at most 0x1ff",
-            });
+            let field = "the ring index with its no-descriptor bit";
+            return payload::bad(self.header.request, field, value, "at most 0x1ff");
         }
         let index = (value & 0xff) as usize;
         let fd = if value & VRING_NO_FD != 0 {

@@ -47,12 +47,6 @@ pub struct MessageSocket {
     fds: Vec<OwnedFd>,
 }
 
-/// What one read brought.
-enum ReadStep {
-    Bytes(usize),
-    End,
-}
-
 impl MessageSocket {
     /// Uses `stream`. Blocking, time limits and polling are the caller's
     /// choice, by [`MessageSocket::stream`].
@@ -251,11 +245,9 @@ impl MessageSocket {
             None => {
                 while self.got < HEADER_LEN {
                     match read_some(&self.stream, &mut self.header[self.got..], &mut self.fds)? {
-                        ReadStep::Bytes(count) => self.got += count,
-                        ReadStep::End if self.got == 0 => return Ok(None),
-                        ReadStep::End => {
-                            return Err(WireError::CutOff { got: self.got, wanted: HEADER_LEN });
-                        }
+                        0 if self.got == 0 => return Ok(None),
+                        0 => return Err(WireError::CutOff { got: self.got, wanted: HEADER_LEN }),
+                        count => self.got += count,
                     }
                 }
                 let header = Header::decode(&self.header)?;
@@ -267,13 +259,11 @@ impl MessageSocket {
         };
         while self.got < self.body.len() {
             match read_some(&self.stream, &mut self.body[self.got..], &mut self.fds)? {
-                ReadStep::Bytes(count) => self.got += count,
-                ReadStep::End => {
-                    return Err(WireError::CutOff {
-                        got: HEADER_LEN + self.got,
-                        wanted: HEADER_LEN + self.body.len(),
-                    });
+                0 => {
+                    let (got, wanted) = (HEADER_LEN + self.got, HEADER_LEN + self.body.len());
+                    return Err(WireError::CutOff { got, wanted });
                 }
+                count => self.got += count,
             }
         }
         self.parsed = None;
@@ -339,8 +329,9 @@ impl AsFd for MessageSocket {
     }
 }
 
-/// Reads up to `buffer.len()` bytes (not 0) and appends descriptors to `fds`.
-fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<ReadStep, WireError> {
+/// Reads up to `buffer.len()` bytes (not 0) and appends descriptors to `fds`. Returns how many
+/// bytes came: 0 at the end of the stream.
+fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, WireError> {
     loop {
         // What has no room the kernel closes here and now.
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PASSED_FDS))];
@@ -349,7 +340,7 @@ fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
         let result = match recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => return Err(WireError::WouldBlock),
-            Err(Errno::CONNRESET) => return Ok(ReadStep::End),
+            Err(Errno::CONNRESET) => return Ok(0),
             Err(error) => return Err(WireError::Io(error.into())),
             Ok(result) => result,
         };
@@ -361,9 +352,6 @@ fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
         if result.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
             return Err(WireError::TooManyFds);
         }
-        return Ok(match result.bytes {
-            0 => ReadStep::End,
-            count => ReadStep::Bytes(count),
-        });
+        return Ok(result.bytes);
     }
 }

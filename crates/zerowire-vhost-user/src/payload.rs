@@ -13,18 +13,45 @@ pub const MAX_REGIONS: usize = 8;
 /// Largest configuration space in bytes (`VHOST_USER_MAX_CONFIG_SIZE`).
 pub const MAX_CONFIG: usize = 256;
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
+/// A struct whose fields lie one behind the other on the wire.
+macro_rules! wire_struct {
+    ($(#[$about:meta])* $name:ident, $len:literal bytes { $($(#[$doc:meta])* $field:ident: $kind:ident,)* }) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$doc])* pub $field: $kind,)*
+        }
+
+        impl $name {
+            /// The bytes on the wire.
+            pub fn encode(&self) -> [u8; $len] {
+                let mut bytes = [0; $len];
+                bytes.copy_from_slice(&[$(&self.$field.to_ne_bytes()[..]),*].concat());
+                bytes
+            }
+
+            /// Reads the fields, which are there.
+            pub(crate) fn read(mut bytes: &[u8]) -> Self {
+                Self { $($field: $kind::from_ne_bytes($crate::payload::take(&mut bytes)),)* }
+            }
+        }
+    };
+}
+pub(crate) use wire_struct;
+
+/// What the addresses and offsets of a range must be.
+const ADDRESS_FITS: &str = "low enough that address + size fits in 64 bits";
+const OFFSET_FITS: &str = "low enough that offset + size fits in 64 bits";
+
+/// Takes the next `N` bytes, which are there.
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
+    let (mut taken, (first, rest)) = ([0; N], bytes.split_at(N));
+    taken.copy_from_slice(first);
+    *bytes = rest;
+    taken
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_ne_bytes(word)
+    u32::from_ne_bytes(take(&mut &bytes[at..]))
 }
 
 fn exact(request: u32, body: &[u8], len: usize, rule: &'static str) -> Result<(), WireError> {
@@ -34,134 +61,103 @@ fn exact(request: u32, body: &[u8], len: usize, rule: &'static str) -> Result<()
 /// Reads a payload of one u64.
 pub(crate) fn decode_u64(request: u32, body: &[u8]) -> Result<u64, WireError> {
     exact(request, body, 8, "8 (one u64)")?;
-    Ok(u64_at(body, 0))
+    Ok(u64::from_ne_bytes(take(&mut &body[..])))
 }
 
-/// A ring and a number ("A vring state description").
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct VringState {
-    /// Index of the ring.
-    pub index: u32,
-    /// The number: a size, an index or a flag, as the request says.
-    pub num: u32,
+/// A field that is out of its range.
+pub(crate) fn bad<T>(
+    request: u32,
+    field: &'static str,
+    value: impl Into<u64>,
+    rule: &'static str,
+) -> Result<T, WireError> {
+    Err(WireError::BadValue { request, field, value: value.into(), rule })
+}
+
+wire_struct! {
+    /// A ring and a number ("A vring state description").
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    VringState, 8 bytes {
+        /// Index of the ring.
+        index: u32,
+        /// The number: a size, an index or a flag, as the request says.
+        num: u32,
+    }
 }
 
 impl VringState {
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; 8] {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&self.index.to_ne_bytes());
-        bytes[4..].copy_from_slice(&self.num.to_ne_bytes());
-        bytes
-    }
-
     /// # Errors
     /// [`WireError::BadSize`] unless `body` has 8 bytes.
     pub fn decode(request: u32, body: &[u8]) -> Result<Self, WireError> {
         exact(request, body, 8, "8 (a ring index and a number)")?;
-        Ok(VringState { index: u32_at(body, 0), num: u32_at(body, 4) })
+        Ok(Self::read(body))
     }
 }
 
-/// Where a ring lies ("A vring address description"). Addresses are user
-/// addresses of the front end, to be translated by the memory table.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct VringAddr {
-    /// Index of the ring.
-    pub index: u32,
-    /// Bit 0: log writes to the used ring.
-    pub flags: u32,
-    /// Descriptor table.
-    pub desc: u64,
-    /// Used ring.
-    pub used: u64,
-    /// Available ring.
-    pub avail: u64,
-    /// Guest address for logging writes to the used ring.
-    pub log: u64,
+wire_struct! {
+    /// Where a ring lies ("A vring address description"). Addresses are user
+    /// addresses of the front end, to be translated by the memory table.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    VringAddr, 40 bytes {
+        /// Index of the ring.
+        index: u32,
+        /// Bit 0: log writes to the used ring.
+        flags: u32,
+        /// Descriptor table.
+        desc: u64,
+        /// Used ring.
+        used: u64,
+        /// Available ring.
+        avail: u64,
+        /// Guest address for logging writes to the used ring.
+        log: u64,
+    }
 }
 
 impl VringAddr {
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; 40] {
-        let mut bytes = [0; 40];
-        bytes[0..4].copy_from_slice(&self.index.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.flags.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.desc.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.used.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&self.avail.to_ne_bytes());
-        bytes[32..40].copy_from_slice(&self.log.to_ne_bytes());
-        bytes
-    }
-
     /// # Errors
     /// [`WireError::BadSize`] unless `body` has 40 bytes.
     pub fn decode(request: u32, body: &[u8]) -> Result<Self, WireError> {
         exact(request, body, 40, "40 (the addresses of a ring)")?;
-        Ok(VringAddr {
-            index: u32_at(body, 0),
-            flags: u32_at(body, 4),
-            desc: u64_at(body, 8),
-            used: u64_at(body, 16),
-            avail: u64_at(body, 24),
-            log: u64_at(body, 32),
-        })
+        Ok(Self::read(body))
     }
 }
 
-/// One region of guest memory ("Memory region description").
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct MemoryRegion {
-    /// Guest-physical address of the first byte.
-    pub guest_addr: u64,
-    /// Bytes.
-    pub size: u64,
-    /// User address of the first byte in the front end; ring addresses
-    /// (SET_VRING_ADDR) are given in these terms.
-    pub user_addr: u64,
-    /// Offset of the first byte in the region's file.
-    pub mmap_offset: u64,
+wire_struct! {
+    /// One region of guest memory ("Memory region description").
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    MemoryRegion, 32 bytes {
+        /// Guest-physical address of the first byte.
+        guest_addr: u64,
+        /// Bytes.
+        size: u64,
+        /// User address of the first byte in the front end; ring addresses
+        /// (SET_VRING_ADDR) are given in these terms.
+        user_addr: u64,
+        /// Offset of the first byte in the region's file.
+        mmap_offset: u64,
+    }
 }
 
 impl MemoryRegion {
     /// Bytes on the wire.
     pub const LEN: usize = 32;
 
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[0..8].copy_from_slice(&self.guest_addr.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.size.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.user_addr.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&self.mmap_offset.to_ne_bytes());
-        bytes
-    }
-
     /// Reads and checks a region: it has bytes, and neither its guest range,
     /// its user range nor its file range runs past 2^64.
     fn decode(request: u32, bytes: &[u8]) -> Result<Self, WireError> {
-        let region = MemoryRegion {
-            guest_addr: u64_at(bytes, 0),
-            size: u64_at(bytes, 8),
-            user_addr: u64_at(bytes, 16),
-            mmap_offset: u64_at(bytes, 24),
-        };
-        let bad = |field, value, rule| Err(WireError::BadValue { request, field, value, rule });
-        let overflows = |start: u64| start.checked_add(region.size).is_none();
+        let region = Self::read(bytes);
         if region.size == 0 {
-            return bad("the size of a region", 0, "at least 1");
+            return bad(request, "the size of a region", region.size, "at least 1");
         }
-        if overflows(region.guest_addr) {
-            let rule = "low enough that address + size fits in 64 bits";
-            return bad("the guest address of a region", region.guest_addr, rule);
-        }
-        if overflows(region.user_addr) {
-            let rule = "low enough that address + size fits in 64 bits";
-            return bad("the user address of a region", region.user_addr, rule);
-        }
-        if overflows(region.mmap_offset) {
-            let rule = "low enough that offset + size fits in 64 bits";
-            return bad("the file offset of a region", region.mmap_offset, rule);
+        for (field, start, rule) in [
+            ("the guest address of a region", region.guest_addr, ADDRESS_FITS),
+            ("the user address of a region", region.user_addr, ADDRESS_FITS),
+            ("the file offset of a region", region.mmap_offset, OFFSET_FITS),
+        ] {
+            if start.checked_add(region.size).is_none() {
+                return bad(request, field, start, rule);
+            }
         }
         Ok(region)
     }
@@ -178,12 +174,8 @@ impl MemoryTable {
     /// The bytes on the wire. More than [`MAX_REGIONS`] regions are written as
     /// they are; a receiver refuses them.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(8 + self.regions.len() * MemoryRegion::LEN);
-        bytes.extend_from_slice(&(self.regions.len() as u32).to_ne_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        for region in &self.regions {
-            bytes.extend_from_slice(&region.encode());
-        }
+        let mut bytes = [(self.regions.len() as u32).to_ne_bytes(), [0; 4]].concat();
+        self.regions.iter().for_each(|region| bytes.extend(region.encode()));
         bytes
     }
 
@@ -200,12 +192,7 @@ impl MemoryTable {
         }
         let count = u32_at(body, 0) as usize;
         if count > MAX_REGIONS {
-            return Err(WireError::BadValue {
-                request,
-                field: "the number of regions",
-                value: count as u64,
-                rule: "at most 8",
-            });
+            return bad(request, "the number of regions", count as u64, "at most 8");
         }
         let needed = 8 + count * MemoryRegion::LEN;
         let longest = 8 + MAX_REGIONS * MemoryRegion::LEN;
@@ -258,10 +245,7 @@ pub struct Config {
 impl Config {
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(12 + self.data.len());
-        bytes.extend_from_slice(&self.offset.to_ne_bytes());
-        bytes.extend_from_slice(&(self.data.len() as u32).to_ne_bytes());
-        bytes.extend_from_slice(&self.flags.to_ne_bytes());
+        let mut bytes = [self.offset, self.data.len() as u32, self.flags].map(u32::to_ne_bytes).concat();
         bytes.extend_from_slice(&self.data);
         bytes
     }
@@ -275,13 +259,9 @@ impl Config {
             return Err(bad_size);
         }
         let (offset, size, flags) = (u32_at(body, 0), u32_at(body, 4), u32_at(body, 8));
-        if u64::from(offset) + u64::from(size) > MAX_CONFIG as u64 {
-            return Err(WireError::BadValue {
-                request,
-                field: "the end of the part of configuration space",
-                value: u64::from(offset) + u64::from(size),
-                rule: "at most 256",
-            });
+        let end = u64::from(offset) + u64::from(size);
+        if end > MAX_CONFIG as u64 {
+            return bad(request, "the end of the part of configuration space", end, "at most 256");
         }
         if body.len() != 12 + size as usize {
             return Err(bad_size);
@@ -290,66 +270,47 @@ impl Config {
     }
 }
 
-/// Where the dirty log lies in its file ("Log description").
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct LogRegion {
-    /// Bytes.
-    pub size: u64,
-    /// Offset of the first byte in the file.
-    pub mmap_offset: u64,
+wire_struct! {
+    /// Where the dirty log lies in its file ("Log description").
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    LogRegion, 16 bytes {
+        /// Bytes.
+        size: u64,
+        /// Offset of the first byte in the file.
+        mmap_offset: u64,
+    }
 }
 
 impl LogRegion {
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.size.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.mmap_offset.to_ne_bytes());
-        bytes
-    }
-
     /// # Errors
     /// [`WireError::BadSize`]; [`WireError::BadValue`] when size + offset
     /// does not fit in 64 bits.
     pub fn decode(request: u32, body: &[u8]) -> Result<Self, WireError> {
         exact(request, body, 16, "16 (size and offset of the log)")?;
-        let (size, mmap_offset) = (u64_at(body, 0), u64_at(body, 8));
-        if mmap_offset.checked_add(size).is_none() {
-            return Err(WireError::BadValue {
-                request,
-                field: "the file offset of the log",
-                value: mmap_offset,
-                rule: "low enough that offset + size fits in 64 bits",
-            });
+        let log = Self::read(body);
+        if log.mmap_offset.checked_add(log.size).is_none() {
+            return bad(request, "the file offset of the log", log.mmap_offset, OFFSET_FITS);
         }
-        Ok(LogRegion { size, mmap_offset })
+        Ok(log)
     }
 }
 
-/// The in-flight region ("Inflight description").
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inflight {
-    /// Bytes.
-    pub mmap_size: u64,
-    /// Offset of the first byte in the file.
-    pub mmap_offset: u64,
-    /// Number of queues.
-    pub num_queues: u16,
-    /// Entries of each queue.
-    pub queue_size: u16,
+wire_struct! {
+    /// The in-flight region ("Inflight description").
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    Inflight, 20 bytes {
+        /// Bytes.
+        mmap_size: u64,
+        /// Offset of the first byte in the file.
+        mmap_offset: u64,
+        /// Number of queues.
+        num_queues: u16,
+        /// Entries of each queue.
+        queue_size: u16,
+    }
 }
 
 impl Inflight {
-    /// The bytes on the wire.
-    pub fn encode(&self) -> [u8; 20] {
-        let mut bytes = [0; 20];
-        bytes[0..8].copy_from_slice(&self.mmap_size.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.mmap_offset.to_ne_bytes());
-        bytes[16..18].copy_from_slice(&self.num_queues.to_ne_bytes());
-        bytes[18..20].copy_from_slice(&self.queue_size.to_ne_bytes());
-        bytes
-    }
-
     /// # Errors
     /// [`WireError::BadSize`] unless `body` has 20 bytes, or 24 with the
     /// padding that front ends written in C add.
@@ -357,12 +318,7 @@ impl Inflight {
         if body.len() != 24 {
             exact(request, body, 20, "20 or 24 (the in-flight region)")?;
         }
-        Ok(Inflight {
-            mmap_size: u64_at(body, 0),
-            mmap_offset: u64_at(body, 8),
-            num_queues: u16_at(body, 16),
-            queue_size: u16_at(body, 18),
-        })
+        Ok(Self::read(body))
     }
 }
 
@@ -388,18 +344,11 @@ impl StateTransfer {
     /// for another direction or phase.
     pub fn decode(request: u32, body: &[u8]) -> Result<Self, WireError> {
         exact(request, body, 8, "8 (direction and phase)")?;
-        let phase = u32_at(body, 4);
-        if phase != 0 {
-            let (field, value) = ("the phase", phase.into());
-            return Err(WireError::BadValue { request, field, value, rule: "0 (all rings stopped)" });
-        }
-        match u32_at(body, 0) {
-            0 => Ok(Self::Save),
-            1 => Ok(Self::Load),
-            other => {
-                let (field, value) = ("the direction", other.into());
-                Err(WireError::BadValue { request, field, value, rule: "0 (save) or 1 (load)" })
-            }
+        match (u32_at(body, 0), u32_at(body, 4)) {
+            (_, phase @ 1..) => bad(request, "the phase", phase, "0 (all rings stopped)"),
+            (0, _) => Ok(Self::Save),
+            (1, _) => Ok(Self::Load),
+            (other, _) => bad(request, "the direction", other, "0 (save) or 1 (load)"),
         }
     }
 }
