@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{ChangeTurn, Reloaded, ReplaceError, VmFleet, VmTurn};
+use zerowire_vhost::serve::{VmFleet, VmTurn};
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
-use crate::reload::{reload, replace, try_open};
+use crate::reload::try_open;
 use crate::server::{VsockChangeError, VsockServer, VsockVmInfo};
 use crate::sets::SetMember;
 use crate::stats::{VsockServerStats, VsockVmStats};
@@ -24,37 +24,6 @@ pub trait VsockFleet:
     /// Gives VMs other limits, by their names, which hold at once. Returns what failed. Those that
     /// do not answer cost the time of one.
     fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError>;
-}
-
-impl dyn VsockFleet + '_ {
-    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
-    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
-    /// added, stay as they are. A VM that is the same in all but its limits keeps its front end.
-    /// Nobody else changes a VM of the file meanwhile ([`ChangeTurn::entering_all`]).
-    ///
-    /// # Errors
-    /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
-    /// later is one of [`Reloaded::errors`]; a VM that was there has its old settings again then.
-    pub fn reload(&self, before: &[String], wanted: Vec<VsockConfig>) -> Result<Reloaded, VsockServerError> {
-        reload(self, before, wanted)
-    }
-
-    /// Gives a VM that runs as `before` other settings. If more than its limits differ, it is
-    /// removed and added again in a turn of its own: its front end has to connect again, and its
-    /// connections are reset. Others do not notice.
-    ///
-    /// # Errors
-    /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the VM
-    /// would connect two sets, or where its sockets can't be had. What shows only when the VM is
-    /// gone has it added again as it was.
-    pub fn replace(
-        &self,
-        before: &VsockConfig,
-        wanted: VsockConfig,
-        turn: &ChangeTurn,
-    ) -> Result<(), ReplaceError<VsockServerError>> {
-        replace(self, before, wanted, turn)
-    }
 }
 
 impl VmFleet for VsockServer {

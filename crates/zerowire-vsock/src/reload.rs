@@ -13,13 +13,63 @@ use crate::fleet::VsockFleet;
 use crate::server::{VsockChangeError, VsockVmInfo};
 use crate::sets::check_apart;
 
+impl dyn VsockFleet + '_ {
+    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
+    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
+    /// added, stay as they are. A VM that is the same in all but its limits keeps its front end.
+    /// Nobody else changes a VM of the file meanwhile ([`ChangeTurn::entering_all`]).
+    ///
+    /// # Errors
+    /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
+    /// later is one of [`Reloaded::errors`]; a VM that was there has its old settings again then.
+    pub fn reload(
+        &self,
+        before: &[String],
+        mut wanted: Vec<VsockConfig>,
+    ) -> Result<Reloaded, VsockServerError> {
+        let vms = wanted.len();
+        wanted.iter_mut().for_each(|config| config.complete(vms));
+        let running = self.vms();
+        let taken = check_sets(self, &running, before, &wanted)?;
+        let order = connected_order(&wanted, &taken);
+        let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
+        let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
+        serve::reload(self, before, ordered)
+    }
+
+    /// Gives a VM that runs as `before` other settings. If more than its limits differ, it is
+    /// removed and added again in a turn of its own: its front end has to connect again, and its
+    /// connections are reset. Others do not notice.
+    ///
+    /// # Errors
+    /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the VM
+    /// would connect two sets, or where its sockets can't be had. What shows only when the VM is
+    /// gone has it added again as it was.
+    pub fn replace(
+        &self,
+        before: &VsockConfig,
+        mut wanted: VsockConfig,
+        turn: &ChangeTurn,
+    ) -> Result<(), ReplaceError<VsockServerError>> {
+        let running = self.vms();
+        wanted.map.max_connections = before.map.max_connections;
+        wanted.complete(running.len());
+        let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
+        check_sets(self, &running, &[name], vm).map_err(ChangeError::Refused)?;
+        serve::replace(self, before, wanted, turn)
+    }
+}
+
 impl Reloads for dyn VsockFleet + '_ {
     fn check(all: &[&VsockConfig]) -> Result<(), VsockServerError> {
         check(all)
     }
 
+    /// The limits are set. The share of mapped connections stays.
     fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
-        keeps(running, wanted)
+        let mut same = VsockConfig { rates: running.rates, ..wanted.clone() };
+        same.map.max_connections = running.map.max_connections;
+        same == *running
     }
 
     fn endpoint(config: &VsockConfig) -> &Endpoint {
@@ -32,45 +82,6 @@ impl Reloads for dyn VsockFleet + '_ {
     }
 }
 
-/// Whether a VM that runs need not be another device: the limits are set. The share of mapped
-/// connections stays.
-fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
-    let mut same = VsockConfig { rates: running.rates, ..wanted.clone() };
-    same.map.max_connections = running.map.max_connections;
-    same == *running
-}
-
-/// Makes the VMs of a file those of `wanted` (`VsockFleet::reload`).
-pub(crate) fn reload(
-    fleet: &dyn VsockFleet,
-    before: &[String],
-    mut wanted: Vec<VsockConfig>,
-) -> Result<Reloaded, VsockServerError> {
-    let vms = wanted.len();
-    wanted.iter_mut().for_each(|config| config.complete(vms));
-    let running = fleet.vms();
-    let taken = check_sets(fleet, &running, before, &wanted)?;
-    let order = connected_order(&wanted, &taken);
-    let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
-    let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
-    serve::reload(fleet, before, ordered)
-}
-
-/// Gives a VM other settings (`VsockFleet::replace`). Its share of mapped connections stays.
-pub(crate) fn replace(
-    fleet: &dyn VsockFleet,
-    before: &VsockConfig,
-    mut wanted: VsockConfig,
-    turn: &ChangeTurn,
-) -> Result<(), ReplaceError<VsockServerError>> {
-    let running = fleet.vms();
-    wanted.map.max_connections = before.map.max_connections;
-    wanted.complete(running.len());
-    let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
-    check_sets(fleet, &running, &[name], vm).map_err(ChangeError::Refused)?;
-    serve::replace(fleet, before, wanted, turn)
-}
-
 /// Checks that the VMs of `wanted` connect no sets that run. Returns the groups of the VMs that
 /// stay.
 fn check_sets(
@@ -80,7 +91,7 @@ fn check_sets(
     wanted: &[VsockConfig],
 ) -> Result<Vec<String>, VsockServerError> {
     let stays = |vm: &&VsockVmInfo| match wanted.iter().find(|w| w.name == vm.config.name) {
-        Some(wanted) => keeps(&vm.config, wanted),
+        Some(wanted) => <dyn VsockFleet>::keeps(&vm.config, wanted),
         None => !before.contains(&vm.config.name),
     };
     let staying: Vec<_> = running.iter().filter(stays).map(|vm| &vm.config).collect();
