@@ -10,6 +10,8 @@ use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{Endpoint, Paths, RosterConfig, SocketAccess, StartError, check_names, normal};
 
 use crate::VsockLimits;
+use crate::connector::with_suffix;
+use crate::doors::Door;
 use crate::error::VsockServerError;
 use crate::mapped::MapPolicy;
 
@@ -197,12 +199,7 @@ impl VsockConfig {
 
     /// The paths on which the sockets of the host's end are made.
     pub(super) fn host_paths(&self) -> Vec<PathBuf> {
-        let beside = |suffix: &str| {
-            let mut path = self.uds.clone().into_os_string();
-            path.push(suffix);
-            PathBuf::from(path)
-        };
-        vec![self.uds.clone(), beside(".seqpacket"), beside(".map")]
+        Door::ALL.map(|door| with_suffix(&self.uds, door.suffix())).to_vec()
     }
 
     /// All paths on which sockets are made.

@@ -1,29 +1,24 @@
 //! A VM's two rings.
 
 use zerowire_vhost::host::HostRing;
-use zerowire_vhost::memory::{GuestMemory, IoList, Segment, access};
+use zerowire_vhost::memory::{GuestMemory, Segment, access};
 use zerowire_vhost::ring::{ChainCursor, RingError, RingRule, RxChains, SplitRing};
 
-use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
-use super::socket::MAX_IOV;
+use super::packet::{HEADER_LEN, Header};
 
 /// The queue toward the guest.
 #[derive(Debug)]
 pub struct Receive {
     /// Its ring.
     pub queue: HostRing,
-    chains: RxChains,
+    /// Chains that were taken and not used.
+    pub chains: RxChains,
 }
 
 impl Receive {
     /// On this ring.
     pub fn new(queue: HostRing) -> Self {
         Self { queue, chains: RxChains::default() }
-    }
-
-    /// Gives up the ring.
-    pub fn into_queue(self) -> HostRing {
-        self.queue
     }
 
     /// Gives chains that were taken and not used back to the ring: before it stops, or moves.
@@ -36,90 +31,6 @@ impl Receive {
     #[inline]
     pub fn posted(&mut self) -> Result<u16, RingError> {
         Ok(self.queue.ring.refresh()?.saturating_add(self.chains.len() as u16))
-    }
-
-    /// Room for payload in chain `i` of those that wait, bytes; None where the guest has posted no
-    /// more.
-    #[inline]
-    pub fn room(&mut self, i: usize, memory: &GuestMemory) -> Result<Option<usize>, RingError> {
-        let whole = HEADER_LEN + MAX_PAYLOAD;
-        if !self.chains.ensure(i, whole, &mut self.queue.ring, memory, HEADER_LEN)? {
-            return Ok(None);
-        }
-        Ok(Some(self.chains.room(i).min(whole) - HEADER_LEN))
-    }
-
-    /// Appends the payload parts of as many chains as hold `want` bytes to `list`. Returns how many
-    /// bytes they hold, at most `want`.
-    pub fn offer<'m>(
-        &mut self,
-        want: usize,
-        memory: &'m GuestMemory,
-        list: &mut IoList<'m>,
-    ) -> Result<usize, RingError> {
-        let mut total = 0;
-        let mut i = 0;
-        while total < want {
-            let Some(room) = self.room(i, memory)? else { break };
-            let take = room.min(want - total);
-            let mark = list.len();
-            let mut left = take;
-            let mut skip = HEADER_LEN;
-            for s in self.chains.segments(i) {
-                let len = s.len as usize;
-                if skip >= len {
-                    skip -= len;
-                    continue;
-                }
-                let n = (len - skip).min(left);
-                if n == 0 {
-                    break;
-                }
-                list.add(memory, &Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
-                left -= n;
-                skip = 0;
-            }
-            if list.len() > MAX_IOV {
-                // One chain alone always fits: the parser stops before.
-                list.truncate(mark);
-                break;
-            }
-            total += take;
-            i += 1;
-        }
-        Ok(total)
-    }
-
-    /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`]
-    /// offered: the kernel failed half-way and does not say where.
-    #[cold]
-    pub fn may_have_written(&self, len: usize, memory: &GuestMemory) {
-        self.offered(len, |segments, n| memory.wrote(segments, HEADER_LEN, n));
-    }
-
-    /// The first `len` bytes of what [`Self::offer`] offered, chain by chain: the segments of each,
-    /// and how many bytes lie behind the header.
-    pub fn offered(&self, mut len: usize, mut each: impl FnMut(&[Segment], usize)) {
-        for i in 0..self.chains.len() {
-            let n = self.chains.room(i).min(HEADER_LEN + MAX_PAYLOAD).saturating_sub(HEADER_LEN).min(len);
-            each(self.chains.segments(i), n);
-            len -= n;
-        }
-    }
-
-    /// Segments of the first chain.
-    pub fn front(&self) -> &[Segment] {
-        self.chains.segments(0)
-    }
-
-    /// Completes the first chain as a packet, whose payload is in place.
-    #[inline]
-    pub fn finish(&mut self, header: Header, memory: &GuestMemory) {
-        access::write(self.chains.segments(0), 0, &header.to_bytes());
-        memory.wrote(self.chains.segments(0), 0, HEADER_LEN + header.len as usize);
-        if let Some((head, _)) = self.chains.pop() {
-            self.queue.ring.push_used(head, HEADER_LEN as u32 + header.len);
-        }
     }
 }
 

@@ -10,19 +10,23 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use zerowire_sys::socket;
-pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
-use zerowire_vhost::memory::{IoList, access};
+pub use zerowire_sys::socket::{MAX_IOV, peek_message};
+pub use zerowire_vhost::memory::access::{MAX_MESSAGES, receive, send, send_messages, send_runs};
 
 use super::packet::Kind;
 
-/// A connected socket.
-pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
-    let kind = match kind {
+/// The type of a host program's socket.
+pub fn socket_type(kind: Kind) -> SocketType {
+    match kind {
         Kind::Stream => SocketType::STREAM,
         Kind::SeqPacket => SocketType::SEQPACKET,
-    };
+    }
+}
+
+/// A connected socket.
+pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type(kind), flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
@@ -40,34 +44,6 @@ pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
     room()
 }
 
-/// Sends the bytes that the list names, in one call that does not wait.
-pub fn send(socket: &OwnedFd, list: &IoList<'_>) -> io::Result<usize> {
-    access::send(socket, list).map_err(io::Error::from_raw_os_error)
-}
-
-/// Messages in a call at most.
-pub const MAX_MESSAGES: usize = 64;
-
-/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns
-/// how many were sent. Beyond [`MAX_MESSAGES`] they are left.
-pub fn send_messages(
-    socket: &OwnedFd,
-    list: &IoList<'_>,
-    ends: impl Iterator<Item = usize>,
-) -> io::Result<usize> {
-    access::send_messages::<MAX_MESSAGES>(socket, list, ends).map_err(io::Error::from_raw_os_error)
-}
-
-/// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call
-/// alone.
-pub fn send_runs<'a>(
-    socket: &OwnedFd,
-    runs: impl Iterator<Item = &'a [u8]>,
-    iov: &mut Vec<libc::iovec>,
-) -> io::Result<usize> {
-    access::send_runs(socket, runs, iov).map_err(io::Error::from_raw_os_error)
-}
-
 /// Sends private bytes.
 pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -81,11 +57,6 @@ pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Re
     let list = &mut [IoSliceMut::new(bytes)];
     let got = rustix::net::recvmsg(socket, list, &mut no_descriptors, flags | RecvFlags::DONTWAIT)?;
     Ok(got.bytes)
-}
-
-/// Receives into the memory that the list names, in one call that does not wait.
-pub fn receive(socket: &OwnedFd, list: &mut IoList<'_>) -> io::Result<Received> {
-    access::receive(socket, list).map_err(io::Error::from_raw_os_error)
 }
 
 /// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.

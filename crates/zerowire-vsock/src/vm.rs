@@ -12,7 +12,7 @@ use zerowire_wire::mapped::MapOptions;
 
 use super::capture::PacketCapture;
 use super::connection::VsockConnection;
-use super::doors::{Doors, HostSide, Listening};
+use super::doors::{Doors, HostSide};
 use super::lists::Lists;
 use super::loans::Loans;
 use super::mapped::MapClaim;
@@ -194,11 +194,6 @@ impl GroupVm {
     /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
         kind == Kind::Stream || self.rings.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
-    }
-
-    /// All sockets at which host programs connect.
-    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
-        self.doors.listeners()
     }
 
     /// The connection in a slot.

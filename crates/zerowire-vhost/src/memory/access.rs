@@ -5,6 +5,7 @@
 //! bytes, and a hostile guest could have written worse in the first place. The bytes are data, and
 //! this side checks what it relies on in the private copy.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
@@ -359,27 +360,32 @@ pub fn sum(run: &Segment) -> u64 {
 /// Sends the bytes that the list names, in one call that does not wait.
 ///
 /// # Errors
-/// The errno of sendmsg(2).
-pub fn send(socket: impl AsFd, list: &IoList<'_>) -> Result<usize, i32> {
+/// Those of sendmsg(2).
+pub fn send(socket: impl AsFd, list: &IoList<'_>) -> io::Result<usize> {
     // SAFETY: the list borrows what it names for longer than the call.
-    unsafe { socket::send(socket, list.entries(), 0) }
+    unsafe { socket::send(socket, list.entries(), 0) }.map_err(io::Error::from_raw_os_error)
 }
 
-/// Sends `N` messages at most, in one call that does not wait; `ends` says where each ends in the
-/// list. Returns how many were sent.
+/// Messages in a call at most.
+pub const MAX_MESSAGES: usize = 64;
+
+/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns
+/// how many were sent. Beyond [`MAX_MESSAGES`] they are left.
 ///
 /// # Errors
-/// The errno of sendmmsg(2).
-pub fn send_messages<const N: usize>(
+/// Those of sendmmsg(2).
+pub fn send_messages(
     socket: impl AsFd,
     list: &IoList<'_>,
     ends: impl Iterator<Item = usize>,
-) -> Result<usize, i32> {
+) -> io::Result<usize> {
     // SAFETY: as in `send`.
-    unsafe { socket::send_parts::<N>(socket, list.entries(), ends) }
+    let sent = unsafe { socket::send_parts::<MAX_MESSAGES>(socket, list.entries(), ends) };
+    sent.map_err(io::Error::from_raw_os_error)
 }
 
-/// Sends private bytes that lie in runs, as [`send`]. The list is for the call alone.
+/// Sends private bytes that lie in runs, at most [`MAX_IOV`](socket::MAX_IOV) of them, as [`send`].
+/// The list is for the call alone.
 ///
 /// # Errors
 /// As [`send`].
@@ -387,21 +393,21 @@ pub fn send_runs<'a>(
     socket: impl AsFd,
     runs: impl Iterator<Item = &'a [u8]>,
     list: &mut Vec<libc::iovec>,
-) -> Result<usize, i32> {
+) -> io::Result<usize> {
     list.clear();
     list.extend(runs.map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }));
     // SAFETY: the runs are borrowed for longer than the call.
-    unsafe { socket::send(socket, list, 0) }
+    unsafe { socket::send(socket, list, 0) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Receives into the memory that the list names, in one call that does not wait.
 ///
 /// # Errors
-/// The errno of recvmsg(2).
-pub fn receive(socket: impl AsFd, list: &mut IoList<'_>) -> Result<Received, i32> {
+/// Those of recvmsg(2).
+pub fn receive(socket: impl AsFd, list: &mut IoList<'_>) -> io::Result<Received> {
     // SAFETY: as in `send`. Private bytes are borrowed exclusively, and no Rust reference points to
     // the guest's.
-    unsafe { socket::receive(socket, list.entries()) }
+    unsafe { socket::receive(socket, list.entries()) }.map_err(io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]

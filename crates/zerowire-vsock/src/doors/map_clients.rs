@@ -2,7 +2,7 @@
 
 use zerowire_wire::mapped::{MapOp, MapRequest};
 
-use super::{Doors, MAX_HANDSHAKES};
+use super::{Doors, MAX_HANDSHAKES, free_place};
 use crate::mapped::{MapClient, Stage};
 use crate::packet::Kind;
 
@@ -15,13 +15,7 @@ const MAX_CREDIT: u32 = 16 << 20;
 impl Doors {
     /// A place for a program that has connected. None where too many listen or are about to ask.
     pub(crate) fn place_of_map_client(&mut self) -> Option<usize> {
-        match self.map_clients.iter().position(Option::is_none) {
-            None if self.map_clients.len() < MAX_CLIENTS => {
-                self.map_clients.push(None);
-                Some(self.map_clients.len() - 1)
-            }
-            place => place,
-        }
+        free_place(&mut self.map_clients, MAX_CLIENTS)
     }
 
     /// Whether a program's request can be granted, with what is granted; `buffer`: the credit where

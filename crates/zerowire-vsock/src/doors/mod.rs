@@ -8,43 +8,54 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::net::SocketType;
 use zerowire_vhost::serve::{ListenError, SocketAccess, bind_unix};
 
 use super::connector::{HostConnector, OwnSockets, PathConnector, with_suffix};
 use super::mapped::{MapClient, MapPolicy};
 use super::news::News;
 use super::packet::Kind;
+use super::socket::socket_type;
 pub(super) use line::{HostLine, read_line};
 pub(super) use map_clients::MAX_CLIENTS;
 
 /// Host programs that have connected and not said where to; the oldest one gives way.
 pub(super) const MAX_HANDSHAKES: usize = 128;
 
+/// Where host programs ask for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Streams.
+    Streams,
+    /// Messages.
+    Messages,
+    /// Mapped connections.
+    Mapped,
+}
+
+impl Door {
+    /// All, in the order of [`HostSockets::fds`].
+    pub const ALL: [Self; 3] = [Self::Streams, Self::Messages, Self::Mapped];
+
+    /// What its path has behind that of the VM's end on the host.
+    pub fn suffix(self) -> &'static str {
+        ["", ".seqpacket", ".map"][self as usize]
+    }
+
+    /// The type of its socket.
+    pub fn kind(self) -> Kind {
+        if self == Self::Streams { Kind::Stream } else { Kind::SeqPacket }
+    }
+}
+
 /// A listening socket of the host side.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub socket: OwnedFd,
-    pub kind: Kind,
+    pub door: Door,
     /// True: programs may wait to be accepted.
     pub called: bool,
     /// Its file, which is removed on drop, if the socket was made here.
     made: Option<PathBuf>,
-}
-
-impl Listening {
-    fn bind(path: PathBuf, kind: Kind, access: &SocketAccess) -> Result<Self, ListenError> {
-        let socket_type = match kind {
-            Kind::Stream => SocketType::STREAM,
-            Kind::SeqPacket => SocketType::SEQPACKET,
-        };
-        let socket = bind_unix(&path, socket_type, access)?.socket;
-        Ok(Self { socket, kind, called: false, made: Some(path) })
-    }
-
-    fn handed(socket: OwnedFd, kind: Kind) -> Self {
-        Self { socket, kind, called: false, made: None }
-    }
 }
 
 impl Drop for Listening {
@@ -58,11 +69,7 @@ impl Drop for Listening {
 /// The listening sockets of a VM's end on the host. Dropping it removes the files that were made
 /// here.
 #[derive(Debug)]
-pub struct HostSockets {
-    streams: Listening,
-    messages: Listening,
-    mapped: Listening,
-}
+pub struct HostSockets(Vec<Listening>);
 
 impl HostSockets {
     /// Binds them, with these rights: `uds` for streams, `uds.seqpacket` for messages, `uds.map`
@@ -71,26 +78,24 @@ impl HostSockets {
     /// # Errors
     /// [`ListenError`].
     pub fn bind(uds: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
-        Ok(Self {
-            streams: Listening::bind(uds.to_owned(), Kind::Stream, access)?,
-            messages: Listening::bind(with_suffix(uds, ".seqpacket"), Kind::SeqPacket, access)?,
-            mapped: Listening::bind(with_suffix(uds, ".map"), Kind::SeqPacket, access)?,
-        })
+        let bind = |door: Door| {
+            let path = with_suffix(uds, door.suffix());
+            let socket = bind_unix(&path, socket_type(door.kind()), access)?.socket;
+            Ok(Listening { socket, door, called: false, made: Some(path) })
+        };
+        Door::ALL.into_iter().map(bind).collect::<Result<_, _>>().map(Self)
     }
 
     /// Those of another process, in the order of [`Self::fds`].
-    pub fn handed([streams, messages, mapped]: [OwnedFd; 3]) -> Self {
-        Self {
-            streams: Listening::handed(streams, Kind::Stream),
-            messages: Listening::handed(messages, Kind::SeqPacket),
-            mapped: Listening::handed(mapped, Kind::SeqPacket),
-        }
+    pub fn handed(sockets: [OwnedFd; 3]) -> Self {
+        let handed = |(door, socket)| Listening { socket, door, called: false, made: None };
+        Self(Door::ALL.into_iter().zip(sockets).map(handed).collect())
     }
 
     /// For another process: where programs ask for streams, for messages, and for mapped
     /// connections.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
-        [&self.streams, &self.messages, &self.mapped].map(|listening| listening.socket.as_fd())
+        Door::ALL.map(|door| self.0[door as usize].socket.as_fd())
     }
 }
 
@@ -120,10 +125,8 @@ pub(crate) struct HostSide {
 /// A VM's sockets on the host's side.
 #[derive(Debug)]
 pub(super) struct Doors {
-    /// Where programs ask for streams and for messages.
+    /// Where programs ask for what.
     pub(super) listening: Vec<Listening>,
-    /// Where programs ask for mapped connections.
-    pub(super) map_listening: Option<Listening>,
     pub(super) map_policy: MapPolicy,
     /// Mapped connections that can't be had, for the log.
     pub(super) map_refusals: News,
@@ -139,10 +142,9 @@ pub(super) struct Doors {
 
 impl Doors {
     pub(super) fn new(host: HostSide) -> Self {
-        let HostSide { sockets: HostSockets { streams, messages, mapped }, connector, map_policy } = host;
+        let HostSide { sockets: HostSockets(listening), connector, map_policy } = host;
         Self {
-            listening: vec![streams, messages],
-            map_listening: Some(mapped),
+            listening,
             map_policy,
             map_refusals: News::default(),
             map_delays: News::default(),
@@ -156,22 +158,7 @@ impl Doors {
     /// Of no VM: without sockets.
     pub(super) fn none() -> Self {
         let connector = HostConnector::Paths(PathConnector::new(Path::new(""), OwnSockets::default()));
-        Self {
-            listening: Vec::new(),
-            map_listening: None,
-            map_policy: MapPolicy::default(),
-            map_refusals: News::default(),
-            map_delays: News::default(),
-            map_clients: Vec::new(),
-            handshakes: Vec::new(),
-            connector,
-            tenants: 0,
-        }
-    }
-
-    /// All sockets at which host programs connect.
-    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
-        self.listening.iter_mut().chain(&mut self.map_listening)
+        Self::new(HostSide { sockets: HostSockets(Vec::new()), connector, map_policy: MapPolicy::default() })
     }
 
     /// A number for a program that has connected, other than those of the ones before.
@@ -183,15 +170,22 @@ impl Doors {
     /// A place for a program that has connected. With too many, one of those that wait gives way,
     /// which the second value says.
     pub(super) fn place_of_handshake(&mut self) -> (usize, bool) {
-        if let Some(i) = self.handshakes.iter().position(Option::is_none) {
+        if let Some(i) = free_place(&mut self.handshakes, MAX_HANDSHAKES) {
             return (i, false);
-        }
-        if self.handshakes.len() < MAX_HANDSHAKES {
-            self.handshakes.push(None);
-            return (self.handshakes.len() - 1, false);
         }
         let waiting = self.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline)));
         (gives_way(waiting), true)
+    }
+}
+
+/// A free place among `most`; None where all are taken.
+fn free_place<T>(places: &mut Vec<Option<T>>, most: usize) -> Option<usize> {
+    match places.iter().position(Option::is_none) {
+        None if places.len() < most => {
+            places.push(None);
+            Some(places.len() - 1)
+        }
+        place => place,
     }
 }
 

@@ -262,7 +262,7 @@ impl Loop {
             work |= wait_for_chains(vm, self.impatient);
             let mut error = None;
             let takes = vm.resets.len() < super::vm::MAX_RESETS && !vm.paces.transmit_waits();
-            work |= vm.listeners().any(|l| l.called);
+            work |= vm.doors.listening.iter().any(|l| l.called);
             // Patience that has ended may have left something to say.
             let released = !vm.lists.limited.is_empty() && !vm.paces.receive_waits();
             let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty() || released;
@@ -384,7 +384,7 @@ impl RingThread for Loop {
                 let mut rx = vm.rings.rx.take()?;
                 rx.release();
                 rx.queue.publish();
-                Some(rx.into_queue())
+                Some(rx.queue)
             }
             TX_QUEUE => {
                 let tx = *vm.rings.tx.take()?;

@@ -5,15 +5,16 @@ mod rx_state;
 use std::sync::Arc;
 
 use zerowire_vhost::host::HostRing;
-use zerowire_vhost::memory::{GuestMemory, IoList, Segment};
+use zerowire_vhost::memory::{GuestMemory, IoList, Segment, access};
 use zerowire_vhost::ring::RingError;
 
 use super::VsockCounters;
 use super::capture::PacketCapture;
 use super::loans::Loans;
 use super::mapped::DirectChain;
-use super::packet::Header;
+use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::queues::Receive;
+use super::socket::MAX_IOV;
 pub(super) use rx_state::RxState;
 
 /// The part of its ring that a starved guest is to post, before it is served again.
@@ -172,7 +173,12 @@ impl<'a> Buffers<'a> {
     /// more.
     #[inline]
     pub fn room(&mut self, i: usize) -> Result<Option<usize>, RingError> {
-        self.rx.room(i, self.memory)
+        let Receive { queue, chains } = &mut *self.rx;
+        let whole = HEADER_LEN + MAX_PAYLOAD;
+        if !chains.ensure(i, whole, &mut queue.ring, self.memory, HEADER_LEN)? {
+            return Ok(None);
+        }
+        Ok(Some(chains.room(i).min(whole) - HEADER_LEN))
     }
 
     /// Appends the payload parts of as many buffers as hold `want` bytes to `list`. Returns how
@@ -181,35 +187,75 @@ impl<'a> Buffers<'a> {
     where
         'a: 'm,
     {
-        self.rx.offer(want, self.memory, list)
+        let mut total = 0;
+        let mut i = 0;
+        while total < want {
+            let Some(room) = self.room(i)? else { break };
+            let take = room.min(want - total);
+            let mark = list.len();
+            let mut left = take;
+            let mut skip = HEADER_LEN;
+            for s in self.rx.chains.segments(i) {
+                let len = s.len as usize;
+                if skip >= len {
+                    skip -= len;
+                    continue;
+                }
+                let n = (len - skip).min(left);
+                if n == 0 {
+                    break;
+                }
+                list.add(self.memory, &Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
+                left -= n;
+                skip = 0;
+            }
+            if list.len() > MAX_IOV {
+                // One chain alone always fits: the parser stops before.
+                list.truncate(mark);
+                break;
+            }
+            total += take;
+            i += 1;
+        }
+        Ok(total)
     }
 
     /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`]
-    /// offered.
+    /// offered: the kernel failed half-way and does not say where.
     #[cold]
     pub fn may_have_written(&self, len: usize) {
-        self.rx.may_have_written(len, self.memory);
+        self.offered(len, |segments, n| self.memory.wrote(segments, HEADER_LEN, n));
     }
 
     /// The first `len` bytes of what [`Self::offer`] offered, buffer by buffer: the segments of
     /// each, and how many bytes lie behind the header.
-    pub fn offered(&self, len: usize, each: impl FnMut(&[Segment], usize)) {
-        self.rx.offered(len, each);
+    pub fn offered(&self, mut len: usize, mut each: impl FnMut(&[Segment], usize)) {
+        let chains = &self.rx.chains;
+        for i in 0..chains.len() {
+            let n = chains.room(i).min(HEADER_LEN + MAX_PAYLOAD).saturating_sub(HEADER_LEN).min(len);
+            each(chains.segments(i), n);
+            len -= n;
+        }
     }
 
     /// Segments of the first buffer.
     #[inline]
     pub fn front(&self) -> &[Segment] {
-        self.rx.front()
+        self.rx.chains.segments(0)
     }
 
     /// Completes the first buffer as a packet, whose payload is in place.
     #[inline]
     pub fn finish(&mut self, header: Header) {
+        let Receive { queue, chains } = &mut *self.rx;
         if let Some(capture) = self.capture.as_deref_mut() {
-            capture.given(&header, self.rx.front());
+            capture.given(&header, chains.segments(0));
         }
-        self.rx.finish(header, self.memory);
+        access::write(chains.segments(0), 0, &header.to_bytes());
+        self.memory.wrote(chains.segments(0), 0, HEADER_LEN + header.len as usize);
+        if let Some((head, _)) = chains.pop() {
+            queue.ring.push_used(head, HEADER_LEN as u32 + header.len);
+        }
     }
 
     /// Shows the guest what was used. Returns whether it was notified.

@@ -1,3 +1,6 @@
+use zerowire_sys::socket::Received;
+use zerowire_vhost::memory::IoList;
+
 use super::*;
 
 fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {

@@ -9,7 +9,7 @@ use super::connect::offer;
 use super::fate::apply;
 use super::mapped::program_left;
 use super::{Event, Io, Rest, map_clients};
-use crate::doors::{Handshake, HostLine, read_line};
+use crate::doors::{Door, Handshake, HostLine, read_line};
 use crate::packet::Kind;
 use crate::protocol::{ANSWER_PATIENCE, Fate};
 use crate::table::SlotKey;
@@ -17,7 +17,7 @@ use crate::vm::GroupVm;
 
 /// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of
 /// payload, for which others wait.
-pub(super) const MAX_ACCEPTS: usize = 4;
+const MAX_ACCEPTS: usize = 4;
 
 /// A connection's socket has news.
 pub(super) fn socket_event(vm: &mut GroupVm, place: SlotKey, flags: EventFlags, rest: &mut Rest<'_>) {
@@ -37,9 +37,9 @@ pub(super) fn socket_event(vm: &mut GroupVm, place: SlotKey, flags: EventFlags, 
 
 /// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its
 /// next turns.
-pub(super) fn called(vm: &mut GroupVm, kind: Kind, io: &mut Io) {
-    let more = accept(vm, kind, io);
-    vm.doors.listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
+pub(super) fn called(vm: &mut GroupVm, door: Door, io: &mut Io) {
+    let more = accept(vm, door, io);
+    vm.doors.listening.iter_mut().filter(|l| l.door == door).for_each(|l| l.called = more);
 }
 
 /// Accepts some more of the host programs that connect to a VM. Returns whether others may wait.
@@ -47,24 +47,22 @@ pub(super) fn take_callers(vm: &mut GroupVm, io: &mut Io) -> bool {
     for i in 0..vm.doors.listening.len() {
         let l = &vm.doors.listening[i];
         if l.called {
-            called(vm, l.kind, io);
+            called(vm, l.door, io);
         }
     }
-    if vm.doors.map_listening.as_ref().is_some_and(|l| l.called) {
-        map_clients::called(vm, io);
-    }
-    vm.listeners().any(|l| l.called)
+    vm.doors.listening.iter().any(|l| l.called)
 }
 
 /// Accepts programs at one socket. Returns whether more may wait.
-fn accept(vm: &mut GroupVm, kind: Kind, io: &mut Io) -> bool {
+fn accept(vm: &mut GroupVm, door: Door, io: &mut Io) -> bool {
     for _ in 0..MAX_ACCEPTS {
-        let Some(l) = vm.doors.listening.iter().find(|l| l.kind == kind) else { return false };
+        let Some(l) = vm.doors.listening.iter().find(|l| l.door == door) else { return false };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::accept_with(&l.socket, flags) {
+            Ok(socket) if door == Door::Mapped => map_clients::greet(vm, socket, io),
             // Without a driver nobody can answer: the program sees its socket closed.
             Ok(_) if !vm.is_running() => vm.counters.refused.add(1),
-            Ok(socket) => greet(vm, kind, socket, io),
+            Ok(socket) => greet(vm, door.kind(), socket, io),
             Err(rustix::io::Errno::AGAIN) => return false,
             Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
             Err(e) => {

@@ -3,11 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use rustix::net::SocketFlags;
 use zerowire_wire::mapped::{MapOp, MapReply, MapRequest};
 
 use super::connect::offer;
-use super::host::MAX_ACCEPTS;
 use super::mapped::pair;
 use super::{Event, Io};
 use crate::doors::MAX_CLIENTS;
@@ -17,33 +15,8 @@ use crate::protocol::ANSWER_PATIENCE;
 use crate::table::SlotKey;
 use crate::vm::GroupVm;
 
-/// Programs connect at the control socket. Those that are too many for now are accepted in the VM's
-/// next turns.
-pub(super) fn called(vm: &mut GroupVm, io: &mut Io) {
-    let more = accept(vm, io);
-    vm.doors.map_listening.iter_mut().for_each(|l| l.called = more);
-}
-
-/// Accepts programs at the control socket. Returns whether more may wait.
-fn accept(vm: &mut GroupVm, io: &mut Io) -> bool {
-    for _ in 0..MAX_ACCEPTS {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let Some(listening) = &vm.doors.map_listening else { return false };
-        match rustix::net::accept_with(&listening.socket, flags) {
-            Ok(socket) => greet(vm, socket, io),
-            Err(rustix::io::Errno::AGAIN) => return false,
-            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
-            Err(e) => {
-                tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
-                io.timers.look_after(std::time::Duration::from_secs(1));
-                return false;
-            }
-        }
-    }
-    true
-}
-
-fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
+/// A program has connected at the control socket.
+pub(super) fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
     let user = zerowire_sys::socket::peer_owner(&socket).map(|(user, _)| user);
     let Some(user) = user.as_ref().ok().copied().filter(|u| vm.doors.map_policy.knows(*u)) else {
         let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());

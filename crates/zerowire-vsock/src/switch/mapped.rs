@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags};
 use zerowire::ledger::CopyReason;
 use zerowire_vhost::memory::ReadOnlyRegion;
 use zerowire_wire::mapped::{MAX_REGIONS, MapOptions, MapReply};
@@ -25,6 +25,7 @@ use crate::mapped::{
 use crate::packet::Kind;
 use crate::protocol::{Fate, Shut};
 use crate::rings::VmRings;
+use crate::socket::socket_type;
 use crate::table::SlotKey;
 use crate::vm::GroupVm;
 
@@ -292,10 +293,7 @@ impl Made {
 
 /// A program's socket, and this side's.
 pub(super) fn pair(kind: Kind) -> io::Result<(OwnedFd, OwnedFd)> {
-    let kind = match kind {
-        Kind::Stream => SocketType::STREAM,
-        Kind::SeqPacket => SocketType::SEQPACKET,
-    };
+    let kind = socket_type(kind);
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let flags = rustix::fs::fcntl_getfl(&ours)?;
     rustix::fs::fcntl_setfl(&ours, flags | rustix::fs::OFlags::NONBLOCK)?;

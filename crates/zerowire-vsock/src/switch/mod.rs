@@ -107,11 +107,8 @@ impl Switch {
     /// A VM joins at a place that none has.
     pub fn join(&mut self, place: usize, mut vm: GroupVm) -> io::Result<()> {
         vm.id.index = place;
-        if let Some(l) = &vm.doors.map_listening {
-            self.io.watch.add(&l.socket, Event::MapListener { vm: place })?;
-        }
         for l in &vm.doors.listening {
-            self.io.watch.add(&l.socket, Event::Listener { vm: place, kind: l.kind })?;
+            self.io.watch.add(&l.socket, Event::Listener { vm: place, door: l.door })?;
         }
         if self.vms.len() <= place {
             self.vms.resize_with(place + 1, GroupVm::vacant);
@@ -186,13 +183,12 @@ impl Switch {
     pub fn event(&mut self, event: Event, flags: EventFlags) {
         match event {
             Event::Wake | Event::Review | Event::Kick { .. } => {}
-            Event::Listener { vm, kind } => self.with(vm, |vm, rest| host::called(vm, kind, rest.io)),
+            Event::Listener { vm, door } => self.with(vm, |vm, rest| host::called(vm, door, rest.io)),
             Event::Handshake { vm, place } => self.with(vm, |vm, rest| host::handshake(vm, place, rest.io)),
             Event::Connection { vm, place } => {
                 self.with(vm, |vm, rest| host::socket_event(vm, place, flags, rest));
             }
             Event::Released { vm, place } => self.with(vm, |vm, rest| mapped::released(vm, place, rest)),
-            Event::MapListener { vm } => self.with(vm, |vm, rest| map_clients::called(vm, rest.io)),
             Event::MapClient { vm, place } => {
                 self.with(vm, |vm, rest| map_clients::heard(vm, place, rest.io));
             }

@@ -52,7 +52,7 @@ pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
         waiting |= map_clients::scan(vm, now);
         gate::scan(vm, now, &mut rest.io.timers);
         // Programs that could not be accepted for lack of descriptors.
-        vm.listeners().for_each(|l| l.called = true);
+        vm.doors.listening.iter_mut().for_each(|l| l.called = true);
     }
     if waiting {
         io.timers.look_after(SCAN_EVERY);

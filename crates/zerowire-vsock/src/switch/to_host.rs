@@ -13,12 +13,9 @@ use crate::connection::{End, Piece};
 use crate::mapped::DirectChain;
 use crate::packet::{HEADER_LEN, Op};
 use crate::rings::VmRings;
-use crate::socket::{self, MAX_IOV};
+use crate::socket::{self, MAX_IOV, MAX_MESSAGES};
 use crate::table::ConnectionKey;
 use crate::vm::GroupVm;
-
-/// Messages that go out in one call at most.
-const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
 
 /// Packets of one connection, one behind the other, whose payload goes out in one call.
 #[derive(Debug, Default)]

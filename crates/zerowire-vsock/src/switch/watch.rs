@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll::{self, EventFlags as F};
 
 use crate::connection::Interest;
-use crate::packet::Kind;
+use crate::doors::Door;
 use crate::table::SlotKey;
 
 /// What epoll tells of.
@@ -17,15 +17,13 @@ pub(crate) enum Event {
     /// A driver notified its device.
     Kick { vm: usize, queue: u16 },
     /// A host program connects.
-    Listener { vm: usize, kind: Kind },
+    Listener { vm: usize, door: Door },
     /// A host program has said something, or hung up.
     Handshake { vm: usize, place: SlotKey },
     /// A connection's socket.
     Connection { vm: usize, place: SlotKey },
     /// The program of a mapped connection released a window.
     Released { vm: usize, place: SlotKey },
-    /// A program asks for a mapped connection.
-    MapListener { vm: usize },
     /// A program that asked for mapped connections has said something, or hung up.
     MapClient { vm: usize, place: SlotKey },
     /// It may be time to look at credit that guests don't know of.
@@ -34,7 +32,7 @@ pub(crate) enum Event {
 
 /// The event as epoll's number, and back.
 pub(crate) mod token {
-    use super::{Event, Kind, SlotKey};
+    use super::{Door, Event, SlotKey};
 
     pub fn of(event: Event) -> u64 {
         let at =
@@ -42,13 +40,12 @@ pub(crate) mod token {
         match event {
             Event::Wake => 0,
             Event::Kick { vm, queue } => at(1, vm, u64::from(queue), 0),
-            Event::Listener { vm, kind } => at(2, vm, kind as u64, 0),
+            Event::Listener { vm, door } => at(2, vm, door as u64, 0),
             Event::Handshake { vm, place } => at(3, vm, u64::from(place.slot), u64::from(place.tenant)),
             Event::Connection { vm, place } => at(4, vm, u64::from(place.slot), u64::from(place.tenant)),
             Event::Released { vm, place } => at(5, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::MapListener { vm } => at(6, vm, 0, 0),
-            Event::MapClient { vm, place } => at(7, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::Review => at(8, 0, 0, 0),
+            Event::MapClient { vm, place } => at(6, vm, u64::from(place.slot), u64::from(place.tenant)),
+            Event::Review => at(7, 0, 0, 0),
         }
     }
 
@@ -57,13 +54,12 @@ pub(crate) mod token {
         let place = SlotKey { slot: (n & 0xff_ffff) as u32, tenant: (n >> 24 & 0xff_ffff) as u32 };
         match n >> 60 {
             1 => Event::Kick { vm, queue: place.slot as u16 },
-            2 => Event::Listener { vm, kind: if place.slot == 1 { Kind::Stream } else { Kind::SeqPacket } },
+            2 => Event::Listener { vm, door: Door::ALL[place.slot as usize % Door::ALL.len()] },
             3 => Event::Handshake { vm, place },
             4 => Event::Connection { vm, place },
             5 => Event::Released { vm, place },
-            6 => Event::MapListener { vm },
-            7 => Event::MapClient { vm, place },
-            8 => Event::Review,
+            6 => Event::MapClient { vm, place },
+            7 => Event::Review,
             _ => Event::Wake,
         }
     }
@@ -121,12 +117,12 @@ mod tests {
         for event in [
             Event::Wake,
             Event::Kick { vm: 255, queue: 1 },
-            Event::Listener { vm: 3, kind: Kind::SeqPacket },
-            Event::Listener { vm: 0, kind: Kind::Stream },
+            Event::Listener { vm: 3, door: Door::Messages },
+            Event::Listener { vm: 0, door: Door::Streams },
             Event::Handshake { vm: 7, place },
             Event::Connection { vm: 255, place },
             Event::Released { vm: 1, place },
-            Event::MapListener { vm: 2 },
+            Event::Listener { vm: 2, door: Door::Mapped },
             Event::MapClient { vm: 3, place },
         ] {
             assert_eq!(token::event(token::of(event)), event);
