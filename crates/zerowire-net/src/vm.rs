@@ -388,5 +388,5 @@ pub(super) fn start(
         // Before there is a thread that could let another front end in.
         context.control.drain();
     }
-    Ok(Served::spawn_with(context, listener, link, session).map_err(resources)?)
+    Ok(Served::spawn(context, listener, link, session).map_err(resources)?)
 }

@@ -153,7 +153,7 @@ impl Prepared {
             // Before there is a thread that could let another front end in.
             context.control.drain();
         }
-        Ok(Served::spawn_with(Arc::new(context), listener, None, session).map_err(resources)?)
+        Ok(Served::spawn(Arc::new(context), listener, None, session).map_err(resources)?)
     }
 }
 

@@ -227,7 +227,7 @@ fn prefetch_to_write(at: *const u8) {
 pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {
     let len = dst.len();
     let mut done = 0;
-    walk(segments, skip, len, |ptr, n| {
+    walk(segments, skip, len, |_, ptr, n| {
         // SAFETY: `ptr..ptr + n` is a part of a segment, which lies in mapped guest memory that the
         // caller holds. dst has room for n more bytes. It is private memory, so the two don't
         // overlap.
@@ -241,7 +241,7 @@ pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {
 #[inline]
 pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     let mut done = 0;
-    walk(segments, skip, src.len(), |ptr, n| {
+    walk(segments, skip, src.len(), |_, ptr, n| {
         // SAFETY: as in `read`, with the roles exchanged.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr().add(done), ptr, n) };
         done += n;
@@ -288,9 +288,15 @@ pub fn pass(segments: &mut &[Segment], skip: &mut usize) {
     }
 }
 
-/// Visits `len` bytes of the segments from `skip` on, run by run.
+/// Visits `len` bytes of the segments from `skip` on, run by run: the segment of each, where it
+/// begins, and how long it is.
 #[inline]
-fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl FnMut(*mut u8, usize)) {
+pub(super) fn walk(
+    segments: &[Segment],
+    mut skip: usize,
+    mut len: usize,
+    mut visit: impl FnMut(&Segment, *mut u8, usize),
+) {
     for s in segments {
         if len == 0 {
             return;
@@ -301,7 +307,7 @@ fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl F
             continue;
         }
         let n = (seg_len - skip).min(len);
-        visit(s.ptr.0.wrapping_add(skip), n);
+        visit(s, s.ptr.0.wrapping_add(skip), n);
         len -= n;
         skip = 0;
     }
@@ -312,9 +318,9 @@ fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl F
 #[inline]
 pub fn copy(from: &[Segment], from_skip: usize, to: &[Segment], to_skip: usize, len: usize) -> usize {
     let mut done = 0;
-    walk(from, from_skip, len, |src, n| {
+    walk(from, from_skip, len, |_, src, n| {
         let mut part = 0;
-        walk(to, to_skip + done, n, |dst, m| {
+        walk(to, to_skip + done, n, |_, dst, m| {
             // SAFETY: both runs lie in mapped guest memory that the caller holds. Two guests may be
             // given the same memory: the runs may overlap, which `copy` allows.
             unsafe { std::ptr::copy(src.wrapping_add(part), dst, m) };

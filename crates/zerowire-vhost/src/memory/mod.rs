@@ -36,5 +36,5 @@ pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub(crate) use sigbus::Guarded;
 pub use sigbus::{LineFormat, catch_lost_pages, write_lines_as};
-pub use table::{GuestMemory, MAX_REGIONS, ReadOnlyRegion, Region, RegionConfig, Segment, SegmentList};
+pub use table::{GuestMemory, MAX_REGIONS, ReadOnlyRegion, Region, RegionConfig, Segment};
 pub use userfault::Userfault;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerowire_sys::map::Mapping;
 
-use super::access::{HostPtr, KeepsMapped, SharedWords};
+use super::access::{HostPtr, KeepsMapped, SharedWords, walk};
 use super::composite::RegionView;
 use super::error::MemoryError;
 use super::file::{check_memory, file_len, is_same_file, page_size};
@@ -232,14 +232,8 @@ impl GuestMemory {
     /// EMFILE, ENFILE.
     pub fn configs(&self) -> io::Result<Vec<RegionConfig>> {
         let config = |r: &Region| {
-            let file = r.backing.file.try_clone()?;
-            Ok(RegionConfig {
-                guest_addr: r.guest_addr,
-                len: r.len,
-                user_addr: r.user_addr,
-                offset: r.offset,
-                file,
-            })
+            let &Region { guest_addr, len, user_addr, offset, .. } = r;
+            Ok(RegionConfig { guest_addr, len, user_addr, offset, file: r.backing.file.try_clone()? })
         };
         self.regions.iter().map(config).collect()
     }
@@ -284,24 +278,12 @@ impl GuestMemory {
     }
 
     #[cold]
-    fn note(&self, log: &DirtyLog, segments: &[Segment], mut skip: usize, mut len: usize) {
-        for s in segments {
-            if len == 0 {
-                return;
-            }
-            let seg_len = s.len as usize;
-            if skip >= seg_len {
-                skip -= seg_len;
-                continue;
-            }
-            let n = (seg_len - skip).min(len);
+    fn note(&self, log: &DirtyLog, segments: &[Segment], skip: usize, len: usize) {
+        walk(segments, skip, len, |s, ptr, n| {
             if let Some(r) = self.regions.get(usize::from(s.region)) {
-                let start = s.ptr.addr() - r.ptr.addr() + skip;
-                log.wrote(r.guest_addr + start as u64, n as u64);
+                log.wrote(r.guest_addr + (ptr.addr() - r.ptr.addr()) as u64, n as u64);
             }
-            len -= n;
-            skip = 0;
-        }
+        });
     }
 
     /// Bytes of the smallest page behind any of the memory; 0 where there is none.
@@ -315,14 +297,8 @@ impl GuestMemory {
     /// The regions, in their order, to be mapped once more.
     pub(crate) fn region_views<'a>(&'a self) -> io::Result<Vec<RegionView<'a>>> {
         let view = |(index, r): (usize, &'a Region)| {
-            let page = page_size(&r.backing.file)? as usize;
-            Ok(RegionView {
-                index,
-                file: r.backing.file.as_fd(),
-                offset: r.offset,
-                len: r.len as usize,
-                page,
-            })
+            let (file, page) = (r.backing.file.as_fd(), page_size(&r.backing.file)? as usize);
+            Ok(RegionView { index, file, offset: r.offset, len: r.len as usize, page })
         };
         self.regions.iter().enumerate().map(view).collect()
     }
@@ -364,80 +340,56 @@ impl GuestMemory {
     /// byte is not backed or the list is full. Addresses are guest-physical, and a range may cross
     /// adjacent regions (virtio 1.3 §2.7.5).
     #[inline]
-    pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
+    pub fn translate(&self, addr: u64, len: u32, hint: &mut usize, out: &mut Vec<Segment>) -> bool {
         match self.within(addr, len, *hint) {
-            Some(ptr) => out.push_segment(Segment { ptr, len, region: *hint as u16 }),
+            Some(ptr) => push(out, Segment { ptr, len, region: *hint as u16 }),
             None => self.translate_slow(addr, len, hint, out),
         }
     }
 
     #[cold]
-    fn translate_slow<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
-        let mark = out.mark();
-        let mut at = addr;
-        let mut left = u64::from(len);
+    fn translate_slow(&self, addr: u64, len: u32, hint: &mut usize, out: &mut Vec<Segment>) -> bool {
+        let mark = out.len();
+        let is_whole = self.translate_parts(addr, len.into(), hint, out).is_some();
+        if !is_whole {
+            out.truncate(mark);
+        }
+        is_whole
+    }
+
+    fn translate_parts(
+        &self,
+        mut at: u64,
+        mut left: u64,
+        hint: &mut usize,
+        out: &mut Vec<Segment>,
+    ) -> Option<()> {
         while left > 0 {
-            let i = self.regions.partition_point(|r| r.guest_addr <= at);
-            let Some(r) = i.checked_sub(1).and_then(|i| self.regions.get(i)) else {
-                out.rewind(mark);
-                return false;
-            };
+            let i = self.regions.partition_point(|r| r.guest_addr <= at).checked_sub(1)?;
+            let r = &self.regions[i];
             let start = at - r.guest_addr;
-            if start >= r.len {
-                out.rewind(mark);
-                return false;
-            }
-            let n = left.min(r.len - start);
-            *hint = i - 1;
+            let n = left.min(r.len.checked_sub(start).filter(|n| *n > 0)?);
+            *hint = i;
             let ptr = r.ptr.wrapping_add(start as usize);
-            let segment = Segment { ptr, len: n as u32, region: (i - 1) as u16 };
-            if !out.push_segment(segment) {
-                out.rewind(mark);
-                return false;
-            }
+            push(out, Segment { ptr, len: n as u32, region: i as u16 }).then_some(())?;
             left -= n;
-            let Some(next) = at.checked_add(n) else {
-                if left > 0 {
-                    out.rewind(mark);
-                }
-                return left == 0;
-            };
-            at = next;
+            if left > 0 {
+                at = at.checked_add(n)?;
+            }
         }
-        true
+        Some(())
     }
 }
 
-/// Where translated segments go.
-pub trait SegmentList {
-    /// A point to come back to.
-    fn mark(&self) -> usize;
-    /// Drops what was added since `mark`.
-    fn rewind(&mut self, mark: usize);
-    /// Adds one; false where the list is full.
-    fn push_segment(&mut self, segment: Segment) -> bool;
-}
-
-impl SegmentList for Vec<Segment> {
-    #[inline]
-    fn mark(&self) -> usize {
-        self.len()
+/// Adds a segment; false where the list is full.
+#[inline]
+fn push(out: &mut Vec<Segment>, segment: Segment) -> bool {
+    // A hot path makes no allocation: the capacity is the bound.
+    if out.len() == out.capacity() {
+        return false;
     }
-
-    #[inline]
-    fn rewind(&mut self, mark: usize) {
-        self.truncate(mark);
-    }
-
-    #[inline]
-    fn push_segment(&mut self, segment: Segment) -> bool {
-        // A hot path makes no allocation: the capacity is the bound.
-        if self.len() == self.capacity() {
-            return false;
-        }
-        self.push(segment);
-        true
-    }
+    out.push(segment);
+    true
 }
 
 fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), MemoryError> {

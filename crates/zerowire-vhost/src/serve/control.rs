@@ -172,13 +172,9 @@ pub struct Served<B> {
 }
 
 impl<B: Backing> Served<B> {
-    /// Serves one front end after another, all of them if nobody decides who is let in.
-    pub fn spawn(vm: Arc<B>, listener: Listener, link: Option<Box<dyn Admission>>) -> io::Result<Self> {
-        Self::spawn_with(vm, listener, link, None)
-    }
-
-    /// The same. It begins with the session that a process has left which died.
-    pub fn spawn_with(
+    /// Serves one front end after another, all of them if nobody decides who is let in. It begins
+    /// with the session that a process has left which died, if there is one.
+    pub fn spawn(
         vm: Arc<B>,
         listener: Listener,
         link: Option<Box<dyn Admission>>,
@@ -345,7 +341,7 @@ mod tests {
         let serve = |name: &str| {
             let listener = Listener::new(&Endpoint::Path(dir.path().join(name)), &SocketAccess::default());
             let vm = Slow(Control::new(name.to_owned()).expect("an eventfd"), going.clone());
-            Served::spawn(Arc::new(vm), listener.expect("a socket"), None).expect("a thread")
+            Served::spawn(Arc::new(vm), listener.expect("a socket"), None, None).expect("a thread")
         };
         stop_all(vec![serve("a"), serve("b")]);
         assert_eq!(*going.0.lock().expect("no panic"), 2);

@@ -190,8 +190,7 @@ struct RosterEntries<C, B> {
 
 impl<C: RosterConfig, B: Backing> RosterEntries<C, B> {
     fn find<E>(&mut self, name: &str) -> Result<&mut RosterEntry<C, B>, ChangeError<E>> {
-        let entry = self.all.iter_mut().find(|e| e.config.name() == name);
-        entry.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
+        self.entry(name).ok_or_else(|| ChangeError::Unknown(name.to_owned()))
     }
 
     fn entry(&mut self, name: &str) -> Option<&mut RosterEntry<C, B>> {

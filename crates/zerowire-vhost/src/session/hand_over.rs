@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
                 received,
                 received_files: files.iter().map(|f| duplicate(f.as_fd())).collect::<Result<_, _>>()?,
             },
-            front_end: self.front_end.image(),
+            front_end: self.front_end.clone(),
             driver: DriverImage {
                 acked: self.driver.acked,
                 status: self.driver.status,
@@ -172,7 +172,7 @@ impl<'a> Session<'a> {
     fn restore_driver(&mut self, parts: &Parts<File>) -> Result<(), ImageError> {
         if let Some(mtu) = parts.front_end.mtu {
             self.device.set_mtu(mtu)?;
-            self.front_end.keep_mtu(mtu);
+            self.front_end.mtu = Some(mtu);
         }
         let DriverImage { acked, status, needs_reset } = parts.driver;
         self.check_offered(acked)?;

@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
 
     /// How far the front end came.
     pub(crate) fn progress(&self) -> Progress {
-        self.front_end.progress()
+        self.front_end.progress
     }
 
     /// What a front end that asks for more queues than there are should be given.
@@ -252,7 +252,7 @@ impl<'a> Session<'a> {
             Request::NetSetMtu => {
                 let mtu = message.u64()?;
                 self.device.set_mtu(mtu)?;
-                self.front_end.keep_mtu(mtu);
+                self.front_end.mtu = Some(mtu);
                 Ok(())
             }
             Request::SetInflightFd => {
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             }
             Request::SetConfig => self.set_config(message),
             Request::SetBackendReqFd => {
-                self.front_end.keep_channel(message.take_fd()?);
+                self.front_end.channel = Some(Arc::new(message.take_fd()?));
                 Ok(())
             }
             Request::ResetDevice => {

@@ -66,7 +66,7 @@ impl Session<'_> {
             let text = format!("protocol features {unknown:#x} were not offered");
             return Err(protocol(Request::SetProtocolFeatures, text));
         }
-        self.front_end.set_protocol_features(bits);
+        self.front_end.protocol = bits;
         self.vm.control().protocol_features.store(bits, Ordering::Relaxed);
         Ok(())
     }

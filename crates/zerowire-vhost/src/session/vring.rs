@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zerowire_vhost_user::{Request, VringAddr};
 
 use super::eventfd::{check_eventfd, check_notifier};
-use super::image::{File, RingImage, RingPlace};
+use super::image::{File, RingImage};
 use super::migration::log_address;
 use super::{SessionError, protocol};
 use crate::host::{RingSetup, RingState};
@@ -34,7 +34,7 @@ impl Vring {
     pub(super) fn image(&self) -> RingImage<File> {
         RingImage {
             size: self.size,
-            addresses: self.addresses.map(|a| RingPlace { desc: a.desc, avail: a.avail, used: a.used }),
+            addresses: self.addresses,
             log_at: self.log_at,
             base: self.base,
             state: self.state,
@@ -54,11 +54,7 @@ impl Vring {
         check_notifier(Request::SetVringErr, of, &image.err)?;
         Ok(Self {
             size: image.size,
-            addresses: image.addresses.map(|RingPlace { desc, avail, used }| RingAddresses {
-                desc,
-                avail,
-                used,
-            }),
+            addresses: image.addresses,
             log_at: image.log_at,
             base: image.base,
             kick: None,

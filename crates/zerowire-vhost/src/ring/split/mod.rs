@@ -4,6 +4,8 @@ mod track;
 
 use std::sync::atomic::AtomicU16;
 
+use serde::{Deserialize, Serialize};
+
 use super::chain::DESCRIPTOR_BYTES;
 use super::inflight::Tracker;
 use super::notify::{self, NO_NOTIFICATION, Wish, Word};
@@ -11,7 +13,8 @@ use super::{Descriptor, RingError, RingRule};
 use crate::memory::{DirtyLog, GuestMemory, SharedWords};
 
 /// Where a ring's three parts are, in the front end's address space (`VHOST_USER_SET_VRING_ADDR`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RingAddresses {
     /// Descriptor table.
     pub desc: u64,

@@ -91,7 +91,7 @@ fn serve(
 ) -> (Served<impl Backing>, Receiver<Word>) {
     let (words, heard) = channel();
     let vm = WatchedVm { model: model(), recorder: Recorder { words: Mutex::new(words), gone } };
-    let served = Served::spawn_with(Arc::new(vm), Listener::Connected(stream), None, session);
+    let served = Served::spawn(Arc::new(vm), Listener::Connected(stream), None, session);
     (served.expect("a thread"), heard)
 }
 

@@ -30,7 +30,7 @@ use crate::ring::inflight::InflightRegion;
 use parts::at_most;
 pub(super) use parts::{
     AreaImage, ConnectionImage, DriverImage, FrontEndImage, InflightImage, LogImage, MAX_RINGS, MemoryImage,
-    MigrationImage, Parts, RegionImage, RingImage, RingPlace,
+    MigrationImage, Parts, RegionImage, RingImage,
 };
 
 /// The form of the JSON. Another form has another number.

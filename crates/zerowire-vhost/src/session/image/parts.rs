@@ -6,6 +6,7 @@ use zerowire_vhost_user::{HEADER_LEN, MAX_BODY, MAX_FDS};
 use super::ImageError;
 use crate::host::RingState;
 use crate::memory::MAX_REGIONS;
+use crate::ring::RingAddresses;
 use crate::serve::Progress;
 use crate::session::memory::MAX_REPEATS;
 
@@ -49,10 +50,16 @@ pub struct FrontEndImage<F> {
     /// Protocol features in force.
     pub protocol: u64,
     pub progress: Progress,
-    /// For requests to it.
+    /// For requests to it; held open, never written.
     pub channel: Option<F>,
     /// The guest's MTU in bytes, if it gave one.
     pub mtu: Option<u64>,
+}
+
+impl<F> Default for FrontEndImage<F> {
+    fn default() -> Self {
+        Self { protocol: 0, progress: Progress::default(), channel: None, mtu: None }
+    }
 }
 
 /// What the guest's driver has chosen.
@@ -140,7 +147,7 @@ pub struct AreaImage<F> {
 pub struct RingImage<F> {
     /// Entries; 0 where the front end has not said.
     pub size: u16,
-    pub addresses: Option<RingPlace>,
+    pub addresses: Option<RingAddresses>,
     /// Where writes to the used ring are logged, if they are.
     pub log_at: Option<u64>,
     /// The available entry to take next.
@@ -150,15 +157,6 @@ pub struct RingImage<F> {
     pub kick: Option<F>,
     pub call: Option<F>,
     pub err: Option<F>,
-}
-
-/// Where a ring's parts are, in the front end's address space.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RingPlace {
-    pub desc: u64,
-    pub avail: u64,
-    pub used: u64,
 }
 
 impl<F> Parts<F> {

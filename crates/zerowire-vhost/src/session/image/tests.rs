@@ -12,6 +12,7 @@ use zerowire_vhost_user::MAX_FDS;
 use super::*;
 use crate::host::RingState;
 use crate::memory::MAX_REGIONS;
+use crate::ring::RingAddresses;
 use crate::serve::Progress;
 use crate::session::memory::MAX_REPEATS;
 
@@ -56,7 +57,7 @@ fn ring() -> impl Strategy<Value = RingImage<Token>> {
     (0..=15u32, of(place), of(any::<u64>()), any::<u16>(), state, files).prop_map(
         |(size, place, log_at, base, state, (kick, call, err))| {
             let token = |there: bool| there.then_some(Token::File);
-            let addresses = place.map(|(desc, avail, used)| RingPlace { desc, avail, used });
+            let addresses = place.map(|(desc, avail, used)| RingAddresses { desc, avail, used });
             let kick = token(kick && addresses.is_some());
             let (call, err) = (token(call), token(err));
             RingImage { size: 1 << size, addresses, log_at, base, state, kick, call, err }
@@ -230,7 +231,7 @@ fn the_count_of_descriptors_is_the_image_s() {
 fn each_value_out_of_its_range_is_named() {
     let queue = |change: fn(&mut RingImage<Token>)| {
         refusal_of(|p| {
-            let addresses = Some(RingPlace { desc: 0, avail: 0, used: 0 });
+            let addresses = Some(RingAddresses { desc: 0, avail: 0, used: 0 });
             p.rings[1] = RingImage { size: 256, addresses, kick: Some(Token::File), ..empty_ring() };
             change(&mut p.rings[1]);
         })
