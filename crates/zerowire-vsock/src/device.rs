@@ -71,7 +71,7 @@ impl VsockContext {
     pub fn set_capture(&self, capture: Option<CaptureInterface>) {
         let packets = capture.as_ref().map(PacketCapture::new);
         let mut now = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
-        self.place.rings.send(GroupCommand::Capture { place: self.place.place(), capture: packets });
+        self.place.rings.send(GroupCommand::Capture { place: self.place.place, capture: packets });
         *now = capture;
     }
 }
@@ -188,7 +188,7 @@ impl Device for VsockDevice<'_> {
 
     fn was_taken_up(&mut self) {
         let place = &self.0.place;
-        place.rings.send(GroupCommand::TakenUp { place: place.place() });
+        place.rings.send(GroupCommand::TakenUp { place: place.place });
     }
 }
 

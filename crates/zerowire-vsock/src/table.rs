@@ -51,9 +51,10 @@ pub struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_key: HashMap<ConnectionKey, u32>,
-    /// Connections with each other guest that has some, by its CID, and in all.
+    /// Connections with each other guest that has some, by its CID.
     of_peer: HashMap<u64, usize>,
-    of_siblings: usize,
+    /// Connections with all other guests.
+    pub of_siblings: usize,
     /// The port of the next host program that connects.
     next_port: u32,
 }
@@ -80,11 +81,6 @@ impl Table {
     /// Connections with another guest.
     pub fn of_peer(&self, cid: u64) -> usize {
         self.of_peer.get(&cid).copied().unwrap_or(0)
-    }
-
-    /// Connections with all other guests.
-    pub fn of_siblings(&self) -> usize {
-        self.of_siblings
     }
 
     /// Puts a connection in; one of the same name must have been removed.

@@ -125,14 +125,8 @@ pub(super) struct GroupPlace {
     pub rings: GroupRings,
     threads: Arc<GroupThreads>,
     group: Arc<Group>,
-    place: usize,
-}
-
-impl GroupPlace {
     /// The VM's place among those of its thread.
-    pub fn place(&self) -> usize {
-        self.place
-    }
+    pub place: usize,
 }
 
 impl Drop for GroupPlace {

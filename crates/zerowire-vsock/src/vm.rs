@@ -163,7 +163,7 @@ impl GroupVm {
         let (table, limits) = (&self.connections, &self.limits);
         table.len() < limits.max_connections
             && (peer_cid == HOST_CID
-                || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings() < limits.of_siblings()))
+                || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings < limits.of_siblings()))
     }
 
     /// Takes what a mapped connection needs of the VM's quota. The error says which bound is in the
@@ -193,7 +193,7 @@ impl GroupVm {
     /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3
     /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
-        kind == Kind::Stream || self.rings.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
+        kind == Kind::Stream || self.rings.tx.as_ref().is_some_and(|t| t.acked & F_SEQPACKET != 0)
     }
 
     /// The connection in a slot.

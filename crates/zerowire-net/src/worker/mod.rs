@@ -175,7 +175,7 @@ impl<P: PortPath> Worker<P> {
             return false;
         };
         let counters = &self.report.counters().transmit;
-        let result = if side.host().state() == RingState::Enabled {
+        let result = if side.host().state == RingState::Enabled {
             self.limits.begin_transmit(limiter, side);
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
             let guard = self.guard.as_deref().filter(|guard| guard.checks_transmit());

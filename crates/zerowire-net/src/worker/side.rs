@@ -100,7 +100,7 @@ pub(super) trait Side<P>: Sized {
 
 impl<P: PortPath> Side<P> for Transmit<P::Outlet> {
     fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
+        let acked = ring.acked;
         let outlet = path.outlet(ring.ring.size()).map_err(|e| e.to_string())?;
         Ok(Self::new(ring, outlet, acked, header_len(acked)))
     }
@@ -132,7 +132,7 @@ impl<P: PortPath> Side<P> for Transmit<P::Outlet> {
 
 impl<P: PortPath> Side<P> for Receive<P::Inlet> {
     fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
+        let acked = ring.acked;
         let setup = ReceiveSetup::of(acked);
         let inlet = path.inlet(setup, ring.ring.size()).map_err(|e| e.to_string())?;
         let mut side = Self::new(ring, inlet, setup);

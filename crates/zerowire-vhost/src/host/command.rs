@@ -114,7 +114,7 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
         }
         RingCommand::LogRing { at, log_at, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
-                ring.set_log_at(log_at);
+                ring.log_at = log_at;
             }
             let memory = thread.memory(at.vm).clone();
             set_log(thread, at.vm, memory);
@@ -124,7 +124,7 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
         RingCommand::Stop { at, reply } => answer(reply, stop(thread, at)),
         RingCommand::State { at, state, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
-                ring.set_state(state);
+                ring.state = state;
             }
             thread.changed(at);
             answer(reply, ());
@@ -142,7 +142,7 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
         }
         RingCommand::Err { at, fd, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
-                ring.set_err(fd);
+                ring.err = fd;
             }
             answer(reply, ());
         }

@@ -29,17 +29,24 @@ pub struct HostRing {
     /// The ring.
     pub ring: SplitRing,
     health: Health,
-    state: RingState,
-    addresses: RingAddresses,
-    base: u16,
-    acked: u64,
-    log_at: Option<u64>,
+    /// Whether it is served.
+    pub state: RingState,
+    /// Where its parts are.
+    pub addresses: RingAddresses,
+    /// The available entry that it began with.
+    pub base: u16,
+    /// Features that the guest acknowledged.
+    pub acked: u64,
+    /// The guest address of the used ring, where writes to it are noted in the dirty log, once
+    /// [`Self::follow_log`] is called.
+    pub(super) log_at: Option<u64>,
     /// What marks its chains in flight, until [`Self::resume`] hands it to the ring.
     inflight: Option<Box<Tracker>>,
     /// None where nobody notifies this side, which then polls the ring by turns.
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
-    err: Option<Arc<OwnedFd>>,
+    /// Tells the front end of errors.
+    pub(super) err: Option<Arc<OwnedFd>>,
 }
 
 impl HostRing {
@@ -151,39 +158,6 @@ impl HostRing {
         self.health == Health::Unmapped
     }
 
-    /// Whether it is served.
-    #[inline]
-    pub fn state(&self) -> RingState {
-        self.state
-    }
-
-    /// Lets it be served, or not.
-    pub fn set_state(&mut self, state: RingState) {
-        self.state = state;
-    }
-
-    /// Features that the guest acknowledged.
-    #[inline]
-    pub fn acked(&self) -> u64 {
-        self.acked
-    }
-
-    /// The available entry that it began with.
-    pub fn base(&self) -> u16 {
-        self.base
-    }
-
-    /// Where its parts are.
-    pub fn addresses(&self) -> RingAddresses {
-        self.addresses
-    }
-
-    /// Notes writes to the used ring in the dirty log from this guest address on, or not, once
-    /// [`Self::follow_log`] is called.
-    pub fn set_log_at(&mut self, at: Option<u64>) {
-        self.log_at = at;
-    }
-
     /// The same memory with another dirty log, or none.
     pub fn follow_log(&mut self, memory: &GuestMemory) {
         self.ring.set_log(RingLog::of(memory, self.log_at));
@@ -204,11 +178,6 @@ impl HostRing {
         self.call = call;
         // The driver may have missed a notification while the descriptor was another one.
         self.call();
-    }
-
-    /// Another descriptor to tell the front end of errors by, or none.
-    pub fn set_err(&mut self, err: Option<Arc<OwnedFd>>) {
-        self.err = err;
     }
 
     /// Shows the driver what was used. Returns whether it was notified.

@@ -96,7 +96,7 @@ impl SocketOut {
         if self.writing == Writing::Full && flags.intersects(F::OUT | F::HUP | F::ERR) {
             self.writing = Writing::Ready;
         }
-        (self.may_go_on(), flags.contains(F::OUT) && self.credit.waits())
+        (self.may_go_on(), flags.contains(F::OUT) && self.credit.waits)
     }
 
     /// A write took all that it was offered, or not.
@@ -111,7 +111,7 @@ impl SocketOut {
 
     /// What epoll should report now, if that differs from before.
     pub fn new_interest(&mut self) -> Option<Interest> {
-        let waits = (self.held.is_some() && self.writing != Writing::Ready) || self.credit.waits();
+        let waits = (self.held.is_some() && self.writing != Writing::Ready) || self.credit.waits;
         let wanted = if waits { Interest::InOut } else { Interest::In };
         (std::mem::replace(&mut self.interest, wanted) != wanted).then_some(wanted)
     }

@@ -118,7 +118,7 @@ impl MappedEnd {
 
     /// Whether bytes of the guest, or the news that no more come, wait for the program.
     pub(super) fn has_pending(&self) -> bool {
-        let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
+        let waits = |w: &Windows| w.ended == Ended::Due || w.lends();
         self.held.is_some() || matches!(&self.windows, Windowing::Live(w) if waits(w))
     }
 

@@ -449,8 +449,8 @@ impl VsockConnection {
     /// Bytes that the program may not have read, and for which the guest has no credit again.
     pub fn uncredited(&self) -> u32 {
         match &self.end {
-            End::Host(host) => host.out.credit.uncredited(),
-            End::Mapped(mapped) => mapped.credit.uncredited(),
+            End::Host(host) => host.out.credit.uncredited,
+            End::Mapped(mapped) => mapped.credit.uncredited,
             End::Dialing | End::Sibling { .. } | End::Gone => 0,
         }
     }

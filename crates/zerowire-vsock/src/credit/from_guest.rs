@@ -6,12 +6,13 @@ use super::{CreditReview, ToGuest, Why};
 /// followed then.
 #[derive(Clone, Copy, Debug)]
 pub struct FromGuest {
-    buffer: u32,
+    /// Bytes of the buffer: what may wait at most.
+    pub buffer: u32,
     /// What the guest knows of the buffer, bytes.
     offered: u32,
-    /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is
-    /// offered.
-    own: u32,
+    /// The guest's own buffer, bytes, as it says with each header: Linux lets no more than that be
+    /// under way, however much it is offered.
+    pub own: u32,
     received: u32,
     forwarded: u32,
     told: u32,
@@ -21,16 +22,6 @@ impl FromGuest {
     /// A buffer of this many bytes, empty.
     pub fn new(buffer: u32) -> Self {
         Self { buffer, offered: buffer, own: u32::MAX, received: 0, forwarded: 0, told: 0 }
-    }
-
-    /// Bytes of the buffer: what may wait at most.
-    pub fn buffer(&self) -> u32 {
-        self.buffer
-    }
-
-    /// The guest says how large its own buffer is, with each header.
-    pub fn own_buffer(&mut self, bytes: u32) {
-        self.own = bytes;
     }
 
     /// Half of what the guest lets be under way.

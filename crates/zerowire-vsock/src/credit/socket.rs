@@ -27,11 +27,11 @@ pub struct SocketCredit {
     /// What the kernel has of the socket's room for them at most.
     kernel_needs: u32,
     /// Those of them for which the guest has no credit again.
-    uncredited: u32,
+    pub uncredited: u32,
     /// Bytes for which the guest has credit again, and that the socket has yet to take.
     promised: u32,
     /// True: the guest waits for credit, or may. The kernel reports room.
-    waits: bool,
+    pub waits: bool,
 }
 
 impl SocketCredit {
@@ -40,16 +40,6 @@ impl SocketCredit {
         // Half of the room is the kernel's own need.
         let ahead = (room / 2).min(SOCKET_BYTES).saturating_sub(buffer) as u32;
         Self { room, ahead, ..Self::default() }
-    }
-
-    /// Bytes for which the guest has no credit again.
-    pub fn uncredited(&self) -> u32 {
-        self.uncredited
-    }
-
-    /// Whether the guest waits for credit, or may.
-    pub fn waits(&self) -> bool {
-        self.waits
     }
 
     /// The socket took `n` bytes.

@@ -17,17 +17,12 @@ pub trait Releases {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WindowCredit {
     /// Bytes that were copied into windows, and for which the guest has no credit again.
-    uncredited: u32,
+    pub uncredited: u32,
     /// True: the program keeps windows while it waits. The guest hears of any room.
     tells_any: bool,
 }
 
 impl WindowCredit {
-    /// Bytes for which the guest has no credit again.
-    pub fn uncredited(&self) -> u32 {
-        self.uncredited
-    }
-
     /// The windows took `n` bytes.
     pub fn took(&mut self, n: usize) {
         self.uncredited = self.uncredited.saturating_add(n as u32);

@@ -352,7 +352,7 @@ impl RingThread for Loop {
                 self.switch.drop_connections(v);
                 // One that has sent before, and not here, has connections that nobody here knows.
                 let rx = self.switch.vms[v].rings.rx.as_ref();
-                let lost = setup.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
+                let lost = setup.base != 0 || rx.is_some_and(|r| r.queue.base != 0);
                 self.switch.set_gate(v, lost);
             }
         }
@@ -388,7 +388,7 @@ impl RingThread for Loop {
             }
             TX_QUEUE => {
                 let tx = *vm.rings.tx.take()?;
-                vm.resume = Some((tx.addresses(), tx.ring.next_avail()));
+                vm.resume = Some((tx.addresses, tx.ring.next_avail()));
                 Some(tx)
             }
             _ => vm.rings.events.take().map(|events| *events),

@@ -39,7 +39,7 @@ pub struct Direct {
     /// Chains of windows that came back and are filled again already.
     back: Vec<DirectChain>,
     /// Chains that are lent, those in `back` included.
-    lent: usize,
+    pub lent: usize,
     /// How long a chain may be lent before further payload is copied.
     hold: Duration,
     /// One was lent for longer, and not all are back yet.
@@ -91,12 +91,7 @@ impl Direct {
         loan.published = !loan.chains.is_empty();
     }
 
-    /// Chains that are lent.
-    pub fn lent(&self) -> usize {
-        self.lent
-    }
-
-    /// Descriptors of the ring that these take.
+    /// Descriptors of the ring that the lent chains take.
     #[cfg(feature = "testing")]
     pub fn descriptors(&self) -> usize {
         let chains = self.loans.iter().flat_map(|l| &l.chains).chain(&self.back);

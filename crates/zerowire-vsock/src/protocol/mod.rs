@@ -215,7 +215,7 @@ impl Protocol {
         // `virtio_transport_reset_no_sock`).
         let counts = !matches!(op, Op::Request | Op::Rst);
         let credit = if counts { self.to.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
-        self.from.own_buffer(self.to.alloc());
+        self.from.own = self.to.alloc();
         let more_room = self.to.free() > before.0 || self.to.unread_packets() < before.1;
         if more_room {
             self.asks = None;

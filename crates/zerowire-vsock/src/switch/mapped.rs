@@ -241,7 +241,7 @@ fn make_windows(
 ) -> io::Result<Made> {
     let Some((at, rings, _)) = vm.parts(slot) else { return Err(io::ErrorKind::NotFound.into()) };
     let (mut windows, files) = Windows::new(options, at.c.kind)?;
-    windows.set_claim(claim);
+    windows.claim = Some(claim);
     let mut regions = if options.direct { rings.memory.read_only()? } else { Vec::new() };
     // A message has room for `MAX_REGIONS` descriptors. Payload that lies elsewhere is copied.
     regions.sort_by_key(|r| std::cmp::Reverse(r.len));

@@ -18,7 +18,7 @@ fn a_guest_gets_what_it_was_given_and_no_more() {
 #[test]
 fn a_guest_with_a_small_buffer_is_told_by_half_of_that() {
     let mut c = FromGuest::new(1000);
-    c.own_buffer(100);
+    c.own = 100;
     assert!(c.receive(50));
     assert!(!c.is_used_up() && !c.lacks(50) && c.lacks(51));
     assert_eq!(c.short_of_news(), 51);
@@ -29,10 +29,10 @@ fn a_guest_with_a_small_buffer_is_told_by_half_of_that() {
     c.tell();
     // A driver may use all that it is offered, whatever it says of its own buffer.
     assert!(c.receive(951) && !c.receive(1));
-    c.own_buffer(2000);
+    c.own = 2000;
     c.forward(500);
     assert!(!c.is_news());
-    c.own_buffer(0);
+    c.own = 0;
     assert!(c.is_news());
 }
 

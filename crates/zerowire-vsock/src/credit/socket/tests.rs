@@ -96,10 +96,10 @@ fn the_kernel_is_asked_only_where_that_makes_a_difference() {
     let (mut end, mut incoming) = scene(0, 500);
     let review = end.review(&mut incoming, Why::Routine, never);
     assert_eq!(review, CreditReview { due: false, quiet: true }, "the guest knows of half its credit");
-    assert!(!end.waits());
+    assert!(!end.waits);
     let (mut end, mut incoming) = scene(0, 300);
     let review = end.review(&mut incoming, Why::PartWaits, never);
-    assert_eq!((review.due, end.uncredited()), (true, 0), "the rest of a message needs it");
+    assert_eq!((review.due, end.uncredited), (true, 0), "the rest of a message needs it");
 }
 
 #[test]
@@ -107,17 +107,17 @@ fn a_guest_without_credit_waits_for_the_program() {
     let (mut end, mut incoming) = scene(0, 600);
     let review = end.review(&mut incoming, Why::Routine, || 1100);
     assert_eq!(review, CreditReview { due: false, quiet: false }, "the kernel will tell of room");
-    assert!(end.waits() && end.uncredited() == 600);
+    assert!(end.waits && end.uncredited == 600);
     let review = end.review(&mut incoming, Why::Routine, || 500);
     assert_eq!(review, CreditReview { due: true, quiet: false });
-    assert!(!end.waits() && end.uncredited() == 0, "less than a quarter of the room is unread");
+    assert!(!end.waits && end.uncredited == 0, "less than a quarter of the room is unread");
 
     // One that asks hears of little, too, and one that has not much to hear waits for all.
     let (mut end, mut incoming) = scene(0, 400);
     let review = end.review(&mut incoming, Why::GuestAsks, || 1100);
-    assert!(!review.due && !review.quiet && end.waits());
+    assert!(!review.due && !review.quiet && end.waits);
     incoming.forward(end.writable());
-    assert!(!end.waits() && incoming.untold() == 400);
+    assert!(!end.waits && incoming.untold() == 400);
     let review = end.review(&mut incoming, Why::Routine, || 0);
     assert_eq!(review, CreditReview { due: false, quiet: true }, "less than half of its credit");
     let review = end.review(&mut incoming, Why::Idle, || 0);

@@ -43,18 +43,18 @@ fn a_guest_gets_credit_for_windows_that_came_back() {
     let (mut credit, mut incoming, mut fake) = scene(600);
     let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
     assert_eq!(review, CreditReview { due: false, quiet: true });
-    assert_eq!((credit.uncredited(), &fake.asked[..]), (600, &[501][..]));
+    assert_eq!((credit.uncredited, &fake.asked[..]), (600, &[501][..]));
     fake.back = 501;
     let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
     assert_eq!(review, CreditReview { due: true, quiet: false });
-    assert_eq!((credit.uncredited(), incoming.untold(), fake.asked.len()), (99, 501, 1));
+    assert_eq!((credit.uncredited, incoming.untold(), fake.asked.len()), (99, 501, 1));
     incoming.tell();
     // With nothing out the program can do nothing about what is in the window that is filled.
     assert!(incoming.receive(500));
     credit.took(500);
     (fake.out, fake.back) = (99, 99);
     let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-    assert_eq!((review.due, credit.uncredited()), (true, 0));
+    assert_eq!((review.due, credit.uncredited), (true, 0));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_comes_back_while_it_is_asked_for_is_looked_at_again() {
     let (mut credit, mut incoming, mut fake) = scene(800);
     fake.meanwhile = 550;
     let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-    assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 250, 550));
+    assert_eq!((review.due, credit.uncredited, incoming.untold()), (true, 250, 550));
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn a_program_that_keeps_windows_makes_the_guest_hear_of_any_room() {
 fn nothing_is_kept_from_a_guest_whose_message_or_program_ends() {
     let (mut credit, mut incoming, mut fake) = scene(300);
     let review = credit.review(&mut incoming, Why::PartWaits, Some(&mut fake));
-    assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 0, 300));
+    assert_eq!((review.due, credit.uncredited, incoming.untold()), (true, 0, 300));
     let (mut credit, mut incoming, _) = scene(300);
     let review = credit.review(&mut incoming, Why::Idle, None::<&mut Fake>);
-    assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 0, 300));
+    assert_eq!((review.due, credit.uncredited, incoming.untold()), (true, 0, 300));
 }

@@ -244,7 +244,7 @@ impl Harness {
                 let place = vm.connections.place(slot);
                 let Some(c) = vm.connections.get(slot) else { continue };
                 let waits = c.held.as_ref().map_or(0, |h| h.len());
-                let buffer = c.protocol.from.buffer() as usize;
+                let buffer = c.protocol.from.buffer as usize;
                 assert!(waits <= most.max(MESSAGE_BYTES), "{waits} bytes wait for the guest");
                 let for_program = c.held_for_program().map_or(0, |h| h.len());
                 assert!(for_program <= buffer, "{for_program} bytes wait for the host program");
@@ -252,7 +252,7 @@ impl Harness {
                     mapped += u64::from(!matches!(end.windows, Windowing::Without));
                     if let Some(direct) = end.windows.live().and_then(|w| w.direct()) {
                         let is_known = vm.lists.lenders.contains(slot);
-                        assert!(direct.lent() == 0 || is_known, "a lender nobody knows of");
+                        assert!(direct.lent == 0 || is_known, "a lender nobody knows of");
                         lent += direct.descriptors();
                     }
                 }

@@ -22,7 +22,7 @@ impl Windows {
 
     /// Whether chains are lent.
     pub fn lends(&self) -> bool {
-        self.direct.as_ref().is_some_and(|d| d.lent() > 0)
+        self.direct.as_ref().is_some_and(|d| d.lent > 0)
     }
 
     /// Whether payload may stay in guest memory.
@@ -89,7 +89,7 @@ impl Windows {
     /// that went out last. The release of that one brings all back with one word. Returns true if a
     /// window is back by now.
     pub fn wait_for_chains(&mut self, of_any: bool) -> bool {
-        let Some(direct) = self.direct.as_ref().filter(|d| d.lent() > 0) else { return false };
+        let Some(direct) = self.direct.as_ref().filter(|d| d.lent > 0) else { return false };
         let last = direct.out().max_by_key(|w| self.age(*w));
         match last.filter(|_| !of_any) {
             Some(last) => drop(self.wait_for(last)),

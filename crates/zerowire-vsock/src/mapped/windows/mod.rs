@@ -55,12 +55,13 @@ pub struct Windows {
     filling: Filling,
     out: OutWindows,
     bell: Bell,
-    ended: Ended,
+    /// How far the end has come.
+    pub ended: Ended,
     /// True: something that the guest sent is missing before the end.
     cut_short: bool,
     direct: Option<Direct>,
-    /// What they take of the VM's quota.
-    _claim: Option<MapClaim>,
+    /// What they take of the VM's quota, as long as they are there.
+    pub claim: Option<MapClaim>,
 }
 
 impl Windows {
@@ -80,24 +81,14 @@ impl Windows {
             ended: Ended::No,
             cut_short: false,
             direct: None,
-            _claim: None,
+            claim: None,
         };
         Ok((windows, files))
-    }
-
-    /// They take this of the VM's quota, as long as they are there.
-    pub fn set_claim(&mut self, claim: MapClaim) {
-        self._claim = Some(claim);
     }
 
     /// Whether packets must be given one by one, so that each begins on a page of its own.
     pub fn keeps_packets_apart(&self) -> bool {
         !self.options.packed || self.direct.is_some()
-    }
-
-    /// How far the end has come.
-    pub fn ended(&self) -> Ended {
-        self.ended
     }
 
     fn poll_at(&self, window: u32) -> usize {
