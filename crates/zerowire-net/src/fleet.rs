@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
+use zerowire_vhost::fleet_of_server;
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet, VmTurn};
+use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
 use crate::reload::{check_metadata, try_open};
-use crate::server::{ChangeError, Server, VmInfo};
-use crate::stats::{ServerStats, VmStats};
+use crate::server::{ChangeError, Server};
+use crate::stats::VmStats;
 use crate::vm::{ServerError, VmConfig};
 
 /// VMs with network devices that are served.
@@ -71,54 +72,12 @@ impl dyn Fleet + '_ {
     }
 }
 
-impl VmFleet for Server {
-    type Config = VmConfig;
-    type Error = ServerError;
-    type Stats = VmStats;
+fleet_of_server! {
+    Server, VmConfig, ServerError, VmStats, try_open: try_to_serve
+}
 
-    fn vms(&self) -> Vec<VmInfo> {
-        self.vms()
-    }
-
-    fn stats(&self) -> ServerStats {
-        self.stats()
-    }
-
-    fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
-        self.parts.add(config, turn)
-    }
-
-    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.add_later(config)
-    }
-
-    fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
-        try_open(running, wanted, |port| port.open().map(drop))
-    }
-
-    fn remove(&self, name: &str) -> Result<(), ChangeError> {
-        self.remove(name)
-    }
-
-    fn drain(&self, name: &str) -> Result<(), ChangeError> {
-        self.drain(name)
-    }
-
-    fn ask(&self) {
-        self.ask();
-    }
-
-    fn silent(&self) -> Vec<String> {
-        self.silent()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.is_alive()
-    }
-
-    fn stop(&self) {
-        self.stop();
-    }
+fn try_to_serve(running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
+    try_open(running, wanted, |port| port.open().map(drop))
 }
 
 impl Captured for Server {

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
+use zerowire_vhost::fleet_of_server;
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{VmFleet, VmTurn};
+use zerowire_vhost::serve::VmFleet;
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
 use crate::reload::try_open;
-use crate::server::{VsockChangeError, VsockServer, VsockVmInfo};
+use crate::server::{VsockChangeError, VsockServer};
 use crate::sets::SetMember;
-use crate::stats::{VsockServerStats, VsockVmStats};
+use crate::stats::VsockVmStats;
 
 /// VMs with vsock devices that are served.
 pub trait VsockFleet:
@@ -26,54 +27,8 @@ pub trait VsockFleet:
     fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError>;
 }
 
-impl VmFleet for VsockServer {
-    type Config = VsockConfig;
-    type Error = VsockServerError;
-    type Stats = VsockVmStats;
-
-    fn vms(&self) -> Vec<VsockVmInfo> {
-        self.vms()
-    }
-
-    fn stats(&self) -> VsockServerStats {
-        self.stats()
-    }
-
-    fn add(&self, config: VsockConfig, turn: Option<VmTurn<'_>>) -> Result<(), VsockServerError> {
-        self.parts.add(config, turn)
-    }
-
-    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.add_later(config)
-    }
-
-    fn try_open(&self, running: &VsockConfig, wanted: &VsockConfig) -> Result<(), VsockServerError> {
-        try_open(running, wanted)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.remove(name)
-    }
-
-    fn drain(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.drain(name)
-    }
-
-    fn ask(&self) {
-        self.ask();
-    }
-
-    fn silent(&self) -> Vec<String> {
-        self.silent()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.is_alive()
-    }
-
-    fn stop(&self) {
-        self.stop();
-    }
+fleet_of_server! {
+    VsockServer, VsockConfig, VsockServerError, VsockVmStats, try_open: try_open
 }
 
 impl Captured for VsockServer {

@@ -18,9 +18,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use zerowire_sys::map::Mapping;
-use zerowire_vhost::memory::file_len;
+use zerowire_vhost::memory::{file_len, memory_file};
 
 use super::packet::{Header, Kind, Op};
 use super::table::ConnectionKey;
@@ -38,11 +37,7 @@ const NONE: u32 = u32::MAX;
 /// # Errors
 /// What memfd_create(2) and ftruncate(2) say.
 pub fn names_file(connections: usize) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("zerowire-names", flags)?;
-    rustix::fs::ftruncate(&file, bytes_for(connections) as u64)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
+    memory_file("zerowire-names", bytes_for(connections) as u64)
 }
 
 fn bytes_for(connections: usize) -> usize {

@@ -5,9 +5,9 @@
 //! good, with all its VMs. Even close(2) is such a call.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
+use rustix::fs::{AtFlags, FileType, MemfdFlags, SealFlags, Statx, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use thiserror::Error;
 use zerowire_sys::map::Mapping;
@@ -43,6 +43,17 @@ fn file_type(fd: impl AsFd) -> Result<FileType, Errno> {
 /// Those of statx(2).
 pub fn file_len(fd: impl AsFd) -> io::Result<u64> {
     Ok(known(fd, StatxFlags::SIZE)?.stx_size)
+}
+
+/// New memory of `len` bytes in a file, which keeps this length.
+///
+/// # Errors
+/// Those of memfd_create(2) and ftruncate(2).
+pub fn memory_file(name: &str, len: u64) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, len)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
 }
 
 /// Bytes of a page of memory: that of huge pages where `file` lies on hugetlbfs.

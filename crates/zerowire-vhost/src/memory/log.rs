@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::io::{ReadWriteFlags, preadv2};
 use thiserror::Error;
 
-use super::file::{NotMemory, check_memory, file_len, page_size};
+use super::file::{NotMemory, check_memory, file_len, memory_file, page_size};
 use super::sigbus::Guarded;
 use zerowire_sys::map::Mapping;
 
@@ -199,12 +199,7 @@ impl DirtyLog {
     /// # Errors
     /// [`LogError::Map`].
     pub fn in_file(&self) -> Result<Self, LogError> {
-        let file = rustix::fs::memfd_create(
-            "zerowire-log",
-            rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING,
-        );
-        let file = file.map_err(io::Error::from)?;
-        rustix::fs::ftruncate(&file, self.len).map_err(io::Error::from)?;
+        let file = memory_file("zerowire-log", self.len)?;
         Self::new(file.as_fd(), 0, self.len)
     }
 

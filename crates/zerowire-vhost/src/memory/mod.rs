@@ -30,7 +30,7 @@ pub(crate) use access::{KeepsMapped, SharedWords};
 pub use budget::{OverBudget, PinBudget, PinClaim, Shares};
 pub use composite::Composite;
 pub use error::MemoryError;
-pub use file::{NotMemory, file_len};
+pub use file::{NotMemory, file_len, memory_file};
 pub(crate) use file::{check_memory, closes_at_once, is_eventfd, page_size};
 pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};

@@ -22,7 +22,7 @@ use crate::session::SessionImage;
 const SIGN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a server waits for its threads to stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+pub const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Threads at most that end VMs at once.
 const ENDING: usize = 64;
@@ -236,10 +236,7 @@ impl<B: Backing> Served<B> {
     }
 
     fn wait(&mut self, since: Instant) -> bool {
-        while self.is_alive() && since.elapsed() < STOP_PATIENCE {
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
-        if self.is_alive() {
+        if !self.thread.as_ref().is_none_or(|thread| ends_in_time(thread, since)) {
             tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", self.vm.control().name);
             return false;
         }
@@ -248,6 +245,15 @@ impl<B: Backing> Served<B> {
         }
         true
     }
+}
+
+/// Waits for the end of a thread that was told to end, [`STOP_PATIENCE`] at most. A front end can
+/// hold it up (a descriptor that blocks), and must not hold up the process.
+pub fn ends_in_time(thread: &JoinHandle<()>, since: Instant) -> bool {
+    while !thread.is_finished() && since.elapsed() < STOP_PATIENCE {
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    thread.is_finished()
 }
 
 /// Starts a control thread, whatever its VM is.

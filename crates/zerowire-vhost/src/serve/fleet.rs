@@ -72,3 +72,60 @@ pub trait VmFleet: Send + Sync {
     /// Stops all VMs; further ones are refused or stopped at once.
     fn stop(&self);
 }
+
+/// Has a server be a [`VmFleet`] by its own methods of the same names.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! fleet_of_server {
+    ($server:ty, $config:ty, $error:ty, $stats:ty, try_open: $try_open:path) => {
+        impl $crate::serve::VmFleet for $server {
+            type Config = $config;
+            type Error = $error;
+            type Stats = $stats;
+
+            fn vms(&self) -> Vec<$crate::serve::VmInfo<$config>> {
+                self.vms()
+            }
+
+            fn stats(&self) -> $crate::serve::ServerStats<$stats> {
+                self.stats()
+            }
+
+            fn add(&self, config: $config, turn: Option<$crate::serve::VmTurn<'_>>) -> Result<(), $error> {
+                self.parts.add(config, turn)
+            }
+
+            fn add_later(&self, config: $config) -> Result<(), $error> {
+                self.add_later(config)
+            }
+
+            fn try_open(&self, running: &$config, wanted: &$config) -> Result<(), $error> {
+                $try_open(running, wanted)
+            }
+
+            fn remove(&self, name: &str) -> Result<(), $crate::serve::ChangeError<$error>> {
+                self.remove(name)
+            }
+
+            fn drain(&self, name: &str) -> Result<(), $crate::serve::ChangeError<$error>> {
+                self.drain(name)
+            }
+
+            fn ask(&self) {
+                self.ask();
+            }
+
+            fn silent(&self) -> Vec<String> {
+                self.silent()
+            }
+
+            fn is_alive(&self) -> bool {
+                self.is_alive()
+            }
+
+            fn stop(&self) {
+                self.stop();
+            }
+        }
+    };
+}

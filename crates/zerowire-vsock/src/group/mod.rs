@@ -16,6 +16,7 @@ use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
 use zerowire_vhost::memory::GuestMemory;
+use zerowire_vhost::serve::{STOP_PATIENCE, ends_in_time};
 
 use super::capture::PacketCapture;
 use super::queues::Receive;
@@ -37,9 +38,6 @@ const STACK_BYTES: usize = 512 * 1024;
 /// - for a program to release all that is lent to it,
 /// - for a guest to send more, before it hears of credit below half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
-
-/// How long the end of a group waits for its thread.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Events taken at once.
 const EVENTS: usize = 128;
@@ -123,13 +121,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.commands.send(Command::Quit);
         let Some(thread) = self.thread.take() else { return };
-        // A front end can hold up its group's thread (a descriptor that blocks), not the end of the
-        // process.
-        let start = Instant::now();
-        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
-        if thread.is_finished() {
+        if ends_in_time(&thread, Instant::now()) {
             let _ = thread.join();
         } else {
             tracing::error!("the thread of a group did not stop within {STOP_PATIENCE:?}");

@@ -5,10 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire_sys::map::SealedMap;
-use zerowire_vhost::memory::{Mapping, Segment, access};
+use zerowire_vhost::memory::{Mapping, Segment, access, memory_file};
 use zerowire_wire::mapped::MapOptions;
 
 /// What the program is given.
@@ -36,11 +35,8 @@ impl Memory {
     /// that wakes the program.
     pub fn new(options: &MapOptions) -> io::Result<(Self, ProgramFiles, OwnedFd)> {
         let len = options.headers_len();
-        let headers =
-            rustix::fs::memfd_create("zerowire-headers", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&headers, len as u64)?;
+        let headers = memory_file("zerowire-headers", len as u64)?;
         let header_pages = Mapping::shared(headers.as_fd(), 0, len)?;
-        rustix::fs::fcntl_add_seals(&headers, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (data_pages, data) = SealedMap::new("zerowire-data", options.data_len())?;
         let memory = Self { headers: header_pages, data: data_pages };
         // Not an eventfd: the program would share its open file, and could make this side's writing

@@ -15,9 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags};
-
-use crate::memory::{Guarded, KeepsMapped, Mapping, SharedWords, check_memory, file_len, page_size};
+use crate::memory::{
+    Guarded, KeepsMapped, Mapping, SharedWords, check_memory, file_len, memory_file, page_size,
+};
 
 /// Bytes before the first entry, and of each entry (`QueueRegionSplit`, `DescStateSplit`).
 const HEADER_BYTES: usize = 16;
@@ -41,11 +41,8 @@ impl InflightRegion {
     /// # Errors
     /// What memfd_create(2), ftruncate(2) and mmap(2) say.
     pub fn create(queues: u16, queue_size: u16) -> io::Result<(Self, OwnedFd)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("zerowire-inflight", flags)?;
         let len = Self::bytes_for(queues, queue_size);
-        rustix::fs::ftruncate(&file, len as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let file = memory_file("zerowire-inflight", len as u64)?;
         let map = map_pages(&file, 0, len)?;
         Ok((Self { map, queues, queue_size }, file))
     }
