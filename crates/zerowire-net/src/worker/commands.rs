@@ -87,13 +87,6 @@ impl<P: PortPath> RingThread for Worker<P> {
         first..first + 2
     }
 
-    fn ring(&self, at: At) -> Option<&HostRing> {
-        match Direction::of(at.queue) {
-            Direction::Transmit => self.transmit.as_ref().map(Transmit::host),
-            Direction::Receive => self.receive.as_ref().map(Receive::host),
-        }
-    }
-
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         match Direction::of(at.queue) {
             Direction::Transmit => self.transmit.as_mut().map(Transmit::host_mut),

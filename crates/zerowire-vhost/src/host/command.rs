@@ -63,9 +63,6 @@ pub trait RingThread {
     fn queues(&self) -> Range<u16>;
 
     /// A ring that runs.
-    fn ring(&self, at: At) -> Option<&HostRing>;
-
-    /// A ring that runs.
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing>;
 
     /// A VM's memory.
@@ -184,8 +181,8 @@ pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
 /// Starts a ring.
 pub fn start<T: RingThread>(thread: &mut T, at: At, setup: RingSetup) -> Result<(), String> {
     thread.install(at, setup)?;
-    if let Some(kick) = thread.ring(at).and_then(HostRing::kick)
-        && let Err(e) = watch_kick(thread, at, kick)
+    if let Some(kick) = thread.ring_mut(at).and_then(|ring| ring.kick.clone())
+        && let Err(e) = watch_kick(thread, at, &kick)
     {
         stop(thread, at);
         return Err(e);
@@ -197,7 +194,7 @@ pub fn start<T: RingThread>(thread: &mut T, at: At, setup: RingSetup) -> Result<
 /// Stops a ring; where it goes on.
 pub fn stop<T: RingThread>(thread: &mut T, at: At) -> Option<u16> {
     let ring = thread.remove(at)?;
-    if let Some(kick) = ring.kick() {
+    if let Some(kick) = &ring.kick {
         let _ = epoll::delete(thread.epoll().0, kick);
     }
     Some(ring.stop())
@@ -205,11 +202,11 @@ pub fn stop<T: RingThread>(thread: &mut T, at: At) -> Option<u16> {
 
 /// Where the new descriptor can't be watched, the ring keeps the old one.
 fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: Arc<OwnedFd>) -> Result<(), String> {
-    if thread.ring(at).is_none() {
+    if thread.ring_mut(at).is_none() {
         return Ok(());
     }
     watch_kick(thread, at, &fd)?;
-    if let Some(old) = thread.ring_mut(at).and_then(|ring| ring.replace_kick(fd)) {
+    if let Some(old) = thread.ring_mut(at).and_then(|ring| ring.kick.replace(fd)) {
         let _ = epoll::delete(thread.epoll().0, &old);
     }
     Ok(())

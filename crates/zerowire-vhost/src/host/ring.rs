@@ -43,7 +43,7 @@ pub struct HostRing {
     /// What marks its chains in flight, until [`Self::resume`] hands it to the ring.
     inflight: Option<Box<Tracker>>,
     /// None where nobody notifies this side, which then polls the ring by turns.
-    kick: Option<Arc<OwnedFd>>,
+    pub(super) kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
     /// Tells the front end of errors.
     pub(super) err: Option<Arc<OwnedFd>>,
@@ -161,16 +161,6 @@ impl HostRing {
     /// The same memory with another dirty log, or none.
     pub fn follow_log(&mut self, memory: &GuestMemory) {
         self.ring.set_log(RingLog::of(memory, self.log_at));
-    }
-
-    /// What the driver notifies this side by.
-    pub fn kick(&self) -> Option<&OwnedFd> {
-        self.kick.as_deref()
-    }
-
-    /// Another descriptor to be notified by; returns the one before.
-    pub fn replace_kick(&mut self, kick: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
-        self.kick.replace(kick)
     }
 
     /// Another descriptor to notify the driver by, or none.

@@ -57,7 +57,7 @@ pub enum LogError {
     },
     /// Its file can't be mapped as memory.
     #[error("the dirty log: {0}")]
-    File(NotMemory),
+    File(#[from] NotMemory),
     /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
     #[error("the dirty log needs {need:#x} bytes of its file, which has {have:#x}")]
     FileTooShort {
@@ -91,19 +91,7 @@ pub enum LogError {
     },
     /// The kernel refused the mapping.
     #[error("the dirty log can't be mapped: {0}")]
-    Map(io::Error),
-}
-
-impl From<NotMemory> for LogError {
-    fn from(cause: NotMemory) -> Self {
-        Self::File(cause)
-    }
-}
-
-impl From<io::Error> for LogError {
-    fn from(error: io::Error) -> Self {
-        Self::Map(error)
-    }
+    Map(#[from] io::Error),
 }
 
 /// The bits.

@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
 use zerowire_vhost_user::{Message, StateTransfer};
 
-use super::image::File;
 use super::{Answer, SessionError};
 
 /// In the answer to SET_DEVICE_STATE_FD: the back end goes on with the front end's descriptor.
@@ -27,20 +26,10 @@ const CLOSED_WITHIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 #[derive(Debug, Default)]
 pub(super) struct DeviceState {
     /// Where the state that the front end loads comes from, until it asks whether that went well.
-    loading: Option<Arc<OwnedFd>>,
+    pub(super) loading: Option<Arc<OwnedFd>>,
 }
 
 impl DeviceState {
-    /// The transfer under way, for an image.
-    pub(super) fn image(&self) -> Option<File> {
-        self.loading.clone()
-    }
-
-    /// The transfer of an image.
-    pub(super) fn restore(loading: Option<File>) -> Self {
-        Self { loading }
-    }
-
     /// SET_DEVICE_STATE_FD: a descriptor to write the state to, or to read it from. Closing one
     /// that is written to says that this is all. `running` is a queue whose ring runs.
     pub(super) fn transfer(

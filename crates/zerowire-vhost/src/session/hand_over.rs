@@ -28,7 +28,6 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use thiserror::Error;
 use zerowire_vhost_user::{MessageSocket, Request, features as f};
 
-use super::device_state::DeviceState;
 use super::front_end::FrontEnd;
 use super::image::{ConnectionImage, DriverImage, File, Parts};
 use super::inflight::InflightTracking;
@@ -83,7 +82,7 @@ impl<'a> Session<'a> {
             copy.map_err(|e| ImageError::system("duplicating a descriptor", e))
         };
         let (received, files) = connection.unfinished();
-        let image = SessionImage::new(Parts {
+        let parts = Parts {
             connection: ConnectionImage {
                 socket: duplicate(connection.as_fd())?,
                 received,
@@ -98,10 +97,10 @@ impl<'a> Session<'a> {
             memory: self.memory.image().map_err(|e| ImageError::system("duplicating a region's file", e))?,
             migration: self.migration.image(early.as_ref()),
             inflight: self.inflight.image(),
-            loading: self.state.image(),
+            loading: self.state.loading.clone(),
             rings: self.rings.image(),
-        });
-        Ok((image, early))
+        };
+        Ok((SessionImage(Box::new(parts)), early))
     }
 
     /// What a process goes on with if this one dies. Rings run on.
@@ -114,7 +113,7 @@ impl<'a> Session<'a> {
             return Err("the guest migrates".to_owned());
         }
         let (image, _) = self.image(connection).map_err(|e| e.to_string())?;
-        if image.parts().loading.is_some() {
+        if image.0.loading.is_some() {
             return Err("the device's state is transferred".to_owned());
         }
         Ok(image)
@@ -131,7 +130,7 @@ impl<'a> Session<'a> {
             SplitRing::new(queue, size, addresses, base, false, memory).map_err(HandOverError::Ring)?;
         }
         let (mut image, early) = self.image(connection)?;
-        let parts = image.parts_mut();
+        let parts = &mut image.0;
         for (queue, ring) in parts.rings.iter_mut().enumerate() {
             ring.base = self.stop_ring(queue as u16);
         }
@@ -149,7 +148,7 @@ impl<'a> Session<'a> {
         vm: &'a dyn Backing,
         image: &SessionImage,
     ) -> Result<(Self, MessageSocket), ImageError> {
-        let parts = image.parts();
+        let parts = &image.0;
         let connection = restore_connection(&parts.connection)?;
         let mut session = Self::new(vm);
         let queues = session.rings.count();
@@ -159,7 +158,7 @@ impl<'a> Session<'a> {
         }
         session.front_end = FrontEnd::restore(&parts.front_end);
         session.set_protocol_features(parts.front_end.protocol)?;
-        session.state = DeviceState::restore(parts.loading.clone());
+        session.state.loading.clone_from(&parts.loading);
         session.migration = Migration::restore(&parts.migration)?;
         session.inflight = InflightTracking::restore(&parts.inflight)
             .map_err(|text| ImageError::Refused(format!("its in-flight region: {text}")))?;

@@ -309,15 +309,6 @@ impl RingThread for Loop {
         RX_QUEUE..EVENT_QUEUE + 1
     }
 
-    fn ring(&self, at: At) -> Option<&HostRing> {
-        let vm = &self.switch.vms[at.vm];
-        match at.queue {
-            RX_QUEUE => vm.rings.rx.as_ref().map(|r| &r.queue),
-            TX_QUEUE => vm.rings.tx.as_deref(),
-            _ => vm.rings.events.as_deref(),
-        }
-    }
-
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         let vm = &mut self.switch.vms[at.vm];
         match at.queue {

@@ -114,10 +114,6 @@ impl RingThread for Thread {
         QUEUES
     }
 
-    fn ring(&self, at: At) -> Option<&HostRing> {
-        self.rings[usize::from(at.queue - QUEUES.start)].as_ref()
-    }
-
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         self.rings[usize::from(at.queue - QUEUES.start)].as_mut()
     }
@@ -253,7 +249,7 @@ fn a_ring_whose_kick_can_not_be_watched_does_not_start() {
     let mut thread = Thread::new();
     let why = thread.start(setup(2, &file())).expect_err("a file has no events");
     assert!(why.contains("queue 2") && why.contains("can't be watched"), "{why}");
-    assert!(thread.ring(at(2)).is_none());
+    assert!(thread.ring_mut(at(2)).is_none());
     assert_eq!(thread.told(), ["remove 2"]);
     thread.start(setup(2, &bell())).expect("started");
     assert_eq!(thread.told(), ["changed 2"]);

@@ -45,10 +45,6 @@ impl RingThread for Thread {
         0..0
     }
 
-    fn ring(&self, _at: At) -> Option<&HostRing> {
-        None
-    }
-
     fn ring_mut(&mut self, _at: At) -> Option<&mut HostRing> {
         None
     }

@@ -122,21 +122,9 @@ enum Token {
 
 /// What a session consists of, for the process that goes on with it. Clones share the descriptors.
 #[derive(Clone, Debug)]
-pub struct SessionImage(Box<Parts<File>>);
+pub struct SessionImage(pub(super) Box<Parts<File>>);
 
 impl SessionImage {
-    pub(super) fn new(parts: Parts<File>) -> Self {
-        Self(Box::new(parts))
-    }
-
-    pub(super) fn parts(&self) -> &Parts<File> {
-        &self.0
-    }
-
-    pub(super) fn parts_mut(&mut self) -> &mut Parts<File> {
-        &mut self.0
-    }
-
     /// Adds a region in which chains in flight are marked from when the session is taken up, unless
     /// it has one. It serves a front end that keeps none. Whoever keeps a clone of this image can
     /// have the session taken up again after the process that served it died.
@@ -210,7 +198,7 @@ impl SessionImage {
             return Err(ImageError::Descriptors { got, named });
         }
         let parts = parts.map(&mut |file| file.ok_or(ImageError::Descriptors { got, named }))?;
-        Ok(Self::new(parts))
+        Ok(Self(Box::new(parts)))
     }
 }
 

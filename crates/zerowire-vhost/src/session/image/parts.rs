@@ -1,5 +1,7 @@
 //! The values of an image.
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
 use zerowire_vhost_user::{HEADER_LEN, MAX_BODY, MAX_FDS};
 
@@ -251,7 +253,7 @@ impl<F> RingImage<F> {
     }
 
     fn check(&self, queue: usize) -> Result<(), ImageError> {
-        let what = || format!("the size of queue {queue}");
+        let what = format_args!("the size of queue {queue}");
         let runs = self.kick.is_some();
         within(what, self.size, is_ring_size(self.size) || (self.size == 0 && !runs), RING_SIZE)?;
         if runs && self.addresses.is_none() {
@@ -267,25 +269,8 @@ fn is_ring_size(size: u16) -> bool {
     size.is_power_of_two() && size <= MAX_ENTRIES
 }
 
-/// Names a value in an error text.
-trait Named {
-    fn name(self) -> String;
-}
-
-impl Named for &str {
-    fn name(self) -> String {
-        self.to_owned()
-    }
-}
-
-impl<N: FnOnce() -> String> Named for N {
-    fn name(self) -> String {
-        self()
-    }
-}
-
 fn within(
-    what: impl Named,
+    what: impl Display,
     value: impl Into<u64>,
     is_sound: bool,
     rule: &'static str,
@@ -293,7 +278,7 @@ fn within(
     if is_sound {
         return Ok(());
     }
-    Err(ImageError::Value { what: what.name(), value: value.into(), rule })
+    Err(ImageError::Value { what: what.to_string(), value: value.into(), rule })
 }
 
 pub fn at_most(what: &str, count: usize, most: usize) -> Result<(), ImageError> {

@@ -105,12 +105,12 @@ fn parts(rings: u16) -> impl Strategy<Value = Parts<Token>> {
 /// An image with these numbers, each of whose descriptors is of another file.
 fn image(parts: Parts<Token>) -> SessionImage {
     let parts = parts.map(&mut |_| Ok::<_, ImageError>(file())).expect("nothing fails");
-    SessionImage::new(parts)
+    SessionImage(Box::new(parts))
 }
 
 /// An image, with the file of each descriptor in its place.
 fn inodes(image: &SessionImage) -> Parts<u64> {
-    image.parts().clone().map(&mut |file| Ok::<_, ImageError>(inode(&file))).expect("nothing fails")
+    image.0.clone().map(&mut |file| Ok::<_, ImageError>(inode(&file))).expect("nothing fails")
 }
 
 /// An image with as few descriptors as there can be.
@@ -288,17 +288,17 @@ fn fields_that_are_missing_or_unknown_are_named() {
 fn a_region_for_marks_fits_the_largest_ring() {
     let mut none = image(bare());
     none.mark_in_flight().expect("nothing to do");
-    assert!(none.parts().inflight.own.is_none(), "no ring has a size");
+    assert!(none.0.inflight.own.is_none(), "no ring has a size");
     let mut parts = bare();
     (parts.rings[0].size, parts.rings[1].size) = (128, 1024);
     let mut image = image(parts);
     image.mark_in_flight().expect("a region");
-    let own = image.parts().inflight.own.clone().expect("a region");
+    let own = image.0.inflight.own.clone().expect("a region");
     assert_eq!((own.queues, own.queue_size), (2, 1024));
     let bytes = rustix::fs::fstat(&own.file).expect("a file").st_size;
     assert_eq!(bytes as usize, InflightRegion::bytes_for(2, 1024));
     image.mark_in_flight().expect("it has one");
-    assert_eq!(inode(&image.parts().inflight.own.as_ref().expect("a region").file), inode(&own.file));
+    assert_eq!(inode(&image.0.inflight.own.as_ref().expect("a region").file), inode(&own.file));
 }
 
 #[test]
