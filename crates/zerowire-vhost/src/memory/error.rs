@@ -11,54 +11,27 @@ use super::table::{MAX_BYTES, MAX_REGIONS};
 /// What can be wrong with a memory table. The text is what the log shows.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum MemoryError {
     /// A region of no bytes.
     #[error("memory region at guest address {0:#x} is empty")]
     Empty(u64),
     /// Addresses that leave the address space.
     #[error("memory region {what} {start:#x} + {len:#x} leaves the 64-bit address space")]
-    Overflow {
-        /// Which address.
-        what: &'static str,
-        /// Where it starts.
-        start: u64,
-        /// The region's length.
-        len: u64,
-    },
+    Overflow { what: &'static str, start: u64, len: u64 },
     /// Not on page bounds.
     #[error(
         "memory region at guest address {guest_addr:#x}: length {len:#x} or file offset {offset:#x} is not a multiple of its file's page size {page}"
     )]
-    Unaligned {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// Its length.
-        len: u64,
-        /// Its offset in the file.
-        offset: u64,
-        /// Page size of the file.
-        page: u64,
-    },
+    Unaligned { guest_addr: u64, len: u64, offset: u64, page: u64 },
     /// The file is shorter than the region: touching the rest would kill the process with SIGBUS.
     #[error(
         "memory region at guest address {guest_addr:#x} needs {need:#x} bytes of its file, which has {have:#x}: use a memory-backend-memfd or -file of the full size with share=on"
     )]
-    FileTooShort {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// Bytes needed.
-        need: u64,
-        /// Bytes there.
-        have: u64,
-    },
+    FileTooShort { guest_addr: u64, need: u64, have: u64 },
     /// Its file can't be mapped as memory.
     #[error("memory region at guest address {guest_addr:#x}: {cause}")]
-    File {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// What to give instead.
-        cause: NotMemory,
-    },
+    File { guest_addr: u64, cause: NotMemory },
     /// Two regions overlap.
     #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
@@ -73,18 +46,8 @@ pub enum MemoryError {
     PoolEmpty,
     /// A region to remove that is not there.
     #[error("no memory region at guest address {guest_addr:#x} with length {len:#x} to remove")]
-    NotFound {
-        /// The address asked for.
-        guest_addr: u64,
-        /// The length asked for.
-        len: u64,
-    },
+    NotFound { guest_addr: u64, len: u64 },
     /// The kernel refused the mapping.
     #[error("memory region at guest address {guest_addr:#x} can't be mapped: {cause}")]
-    Map {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    Map { guest_addr: u64, cause: io::Error },
 }

@@ -43,52 +43,29 @@ const NOTHING_SET: [u8; 4096] = [0; 4096];
 /// What can be wrong with a log. The text is what the log file shows.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum LogError {
     /// No bytes.
     #[error("the dirty log is empty")]
     Empty,
     /// Offset and size leave the range of file offsets.
     #[error("the dirty log's offset {offset:#x} + size {len:#x} is no range of a file")]
-    Overflow {
-        /// Where it starts.
-        offset: u64,
-        /// Its length.
-        len: u64,
-    },
+    Overflow { offset: u64, len: u64 },
     /// Its file can't be mapped as memory.
     #[error("the dirty log: {0}")]
     File(#[from] NotMemory),
     /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
     #[error("the dirty log needs {need:#x} bytes of its file, which has {have:#x}")]
-    FileTooShort {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes there.
-        have: u64,
-    },
+    FileTooShort { need: u64, have: u64 },
     /// The log does not reach the end of what it must cover.
     #[error(
         "the dirty log's {len} bytes cover guest addresses below {covers:#x}, and {what} ends at {need:#x}: a log of {} bytes is needed",
         need.div_ceil(BYTE_COVERS)
     )]
-    TooSmall {
-        /// Bytes of the log.
-        len: u64,
-        /// The first address that it does not cover.
-        covers: u64,
-        /// What it does not reach.
-        what: String,
-        /// Where that ends.
-        need: u64,
-    },
+    TooSmall { len: u64, covers: u64, what: String, need: u64 },
     /// Beyond what any log covers here.
     #[error("{what} ends at guest address {end:#x}: writes beyond {:#x} can't be noted in a dirty log", MAX_BYTES * BYTE_COVERS)]
-    TooHigh {
-        /// What lies there.
-        what: String,
-        /// Where that ends.
-        end: u64,
-    },
+    TooHigh { what: String, end: u64 },
     /// The kernel refused the mapping.
     #[error("the dirty log can't be mapped: {0}")]
     Map(#[from] io::Error),

@@ -4,27 +4,14 @@ use thiserror::Error;
 
 /// A rule of virtio 1.3 that the guest broke. Its ring is stopped; the text is what the log shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum RingRule {
     /// §2.7.13.3: the driver made more buffers available than the queue has entries.
     #[error("available index {avail} is {ahead} ahead of {next}, more than the queue size {size} (§2.7.13)")]
-    AvailJump {
-        /// The index that the guest wrote.
-        avail: u16,
-        /// The index that comes next.
-        next: u16,
-        /// Their distance.
-        ahead: u16,
-        /// Entries of the queue.
-        size: u16,
-    },
+    AvailJump { avail: u16, next: u16, ahead: u16, size: u16 },
     /// §2.7.5: a descriptor index outside the table.
     #[error("descriptor index {index} is outside a table of {len} entries (§2.7.5)")]
-    IndexOutOfTable {
-        /// The index.
-        index: u16,
-        /// Entries in that table.
-        len: u32,
-    },
+    IndexOutOfTable { index: u16, len: u32 },
     /// §2.7.5: a chain longer than the queue, hence a loop.
     #[error("the descriptor chain has more than {0} descriptors or loops (§2.7.5.2)")]
     ChainTooLong(u32),
@@ -39,12 +26,7 @@ pub enum RingRule {
     IndirectLength(u32),
     /// §2.7.5: an address that no memory region backs.
     #[error("{len} bytes at guest address {addr:#x} are not in the guest's memory (§2.7.5)")]
-    NotMemory {
-        /// The guest-physical address.
-        addr: u64,
-        /// The length.
-        len: u32,
-    },
+    NotMemory { addr: u64, len: u32 },
     /// A descriptor of no bytes.
     #[error("a descriptor has length 0 (§2.7.5)")]
     ZeroLength,

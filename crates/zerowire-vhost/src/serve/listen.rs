@@ -42,6 +42,7 @@ impl std::fmt::Display for Endpoint {
 /// Why a socket can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum ListenError {
     /// Another process listens there.
     #[error("socket path {0} is in use by a running process: stop that one or give another path")]
@@ -54,25 +55,13 @@ pub enum ListenError {
     TooLong(PathBuf),
     /// Binding failed.
     #[error("can't listen on {path}: {cause}; the directory must exist and be writable")]
-    Bind {
-        /// The path.
-        path: PathBuf,
-        /// What the kernel said.
-        cause: io::Error,
-    },
-    /// Its file can't be given away.
+    Bind { path: PathBuf, cause: io::Error },
+    /// Its file can't be given away; `what` is the owner, the group or the mode.
     #[error(
         "socket path {path}: can't give it {what}: {cause}; another owner needs root (CAP_CHOWN), and so does a group that \
          this process is not in"
     )]
-    Access {
-        /// The path.
-        path: PathBuf,
-        /// Owner, group or mode.
-        what: String,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    Access { path: PathBuf, what: String, cause: io::Error },
     /// Another file took its place before it could be given away.
     #[error(
         "socket path {0} was replaced by another file just after it was made: give a path in a folder that nobody but this \
@@ -84,12 +73,7 @@ pub enum ListenError {
         "descriptor {fd} is not a unix stream socket: {cause}; give the number of one that this process was started with, \
          listening or connected"
     )]
-    BadFd {
-        /// Its number.
-        fd: RawFd,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    BadFd { fd: RawFd, cause: io::Error },
     /// The descriptor is standard input, output or error.
     #[error(
         "descriptor {0} is one of the standard ones (0 to 2), which stay as they are: start this process with the socket at a \

@@ -16,6 +16,7 @@ pub const MAX_VMS: usize = 256;
 /// Why a server of any device can't start. The text is what the user reads.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum StartError {
     /// Too many VMs, or none.
     #[error("{0} VMs: one process serves 1 to {MAX_VMS}")]
@@ -28,38 +29,16 @@ pub enum StartError {
     BadName(String),
     /// The socket can't be had.
     #[error("VM {vm}: {cause}")]
-    Listen {
-        /// The VM.
-        vm: String,
-        /// What is wrong.
-        cause: ListenError,
-    },
-    /// Two sockets on one path.
+    Listen { vm: String, cause: ListenError },
+    /// Two sockets on one path: `other` is the VM before, or the same.
     #[error("VM {vm}: socket path {} is taken by a socket of VM {other}: give another one", path.display())]
-    PathTaken {
-        /// The VM.
-        vm: String,
-        /// The one before, or the same.
-        other: String,
-        /// The path.
-        path: PathBuf,
-    },
+    PathTaken { vm: String, other: String, path: PathBuf },
     /// A setting is out of its range. The text names the option of `zerowire` that sets it.
     #[error("VM {vm}: {text}")]
-    Limit {
-        /// The VM.
-        vm: String,
-        /// What is wrong.
-        text: String,
-    },
+    Limit { vm: String, text: String },
     /// A thread or an eventfd can't be had.
     #[error("VM {vm}: {cause}; see 'ulimit -u' and 'ulimit -n'")]
-    Resources {
-        /// The VM.
-        vm: String,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    Resources { vm: String, cause: io::Error },
 }
 
 impl StartError {

@@ -45,26 +45,17 @@ use vrings::{Notifier, Vrings};
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum SessionError {
     /// The message breaks the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The message breaks the protocol in what it means.
     #[error("{request}: {text}")]
-    Protocol {
-        /// Its name.
-        request: &'static str,
-        /// What is wrong.
-        text: String,
-    },
+    Protocol { request: &'static str, text: String },
     /// The request is sound and can't be carried out.
     #[error("{request}: {text}")]
-    Refused {
-        /// Its name.
-        request: &'static str,
-        /// Why.
-        text: String,
-    },
+    Refused { request: &'static str, text: String },
 }
 
 /// What the guest's driver has chosen.

@@ -50,6 +50,7 @@ pub(super) type File = Arc<OwnedFd>;
 /// Why an image can't be made, sent or taken up. The text names the value and the rule.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant says what it means; its text names its fields")]
 pub enum ImageError {
     /// It begins with other bytes.
     #[error("a session's image begins with \"zwimage\\n\", and these bytes do not")]
@@ -61,44 +62,22 @@ pub enum ImageError {
     Version(u32),
     /// More or fewer bytes than there must be.
     #[error("a session's image of {got} bytes, where {rule}")]
-    Length {
-        /// Bytes that came.
-        got: usize,
-        /// What there must be.
-        rule: String,
-    },
+    Length { got: usize, rule: String },
     /// The JSON is not an image's.
     #[error("a session's image: {0}")]
     Syntax(serde_json::Error),
     /// A value is out of its range.
     #[error("a session's image: {what} is {value}, {rule}")]
-    Value {
-        /// Which value.
-        what: String,
-        /// It.
-        value: u64,
-        /// What it must be.
-        rule: &'static str,
-    },
+    Value { what: String, value: u64, rule: &'static str },
     /// More or fewer descriptors than the image names.
     #[error("{got} descriptors came with a session's image that names {named}")]
-    Descriptors {
-        /// That came.
-        got: usize,
-        /// That there must be.
-        named: usize,
-    },
+    Descriptors { got: usize, named: usize },
     /// The session can't go on here.
     #[error("a session's image: {0}")]
     Refused(String),
     /// A system call failed.
     #[error("a session's image: {what}: {cause}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    System { what: &'static str, cause: io::Error },
 }
 
 impl From<serde_json::Error> for ImageError {
