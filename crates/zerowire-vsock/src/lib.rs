@@ -8,7 +8,6 @@
 #![warn(missing_docs)]
 
 mod capture;
-mod clock;
 mod config;
 mod connection;
 mod connector;

@@ -80,7 +80,7 @@ impl InflightTracking {
     /// `queues`, with `size` entries. It serves a process that goes on after this one. Without it
     /// that one goes by the used index.
     pub(super) fn keep_own(&mut self, queue: u16, queues: usize, size: u16) {
-        let shares = self.shared.as_ref().is_some_and(|shared| queue < shared.region.queues());
+        let shares = self.shared.as_ref().is_some_and(|shared| queue < shared.region.queues);
         if shares || self.own.is_some() {
             return;
         }
@@ -97,7 +97,7 @@ impl InflightTracking {
     /// only if `marks`. A ring that grew beyond that one goes without.
     pub(super) fn tracker(&self, queue: u16, size: u16, marks: bool) -> Option<Box<Tracker>> {
         let of = |area: &KeptRegion| Tracker::new(&area.region, queue);
-        let own = || of(self.own.as_ref().filter(|own| marks && size <= own.region.queue_size())?);
+        let own = || of(self.own.as_ref().filter(|own| marks && size <= own.region.queue_size)?);
         let shared = self.shared.as_ref().and_then(of);
         shared.or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
     }
@@ -105,8 +105,8 @@ impl InflightTracking {
     /// The regions, for an image.
     pub(super) fn image(&self) -> InflightImage<File> {
         let image = |area: &KeptRegion| AreaImage {
-            queues: area.region.queues(),
-            queue_size: area.region.queue_size(),
+            queues: area.region.queues,
+            queue_size: area.region.queue_size,
             offset: area.offset,
             file: area.file.clone(),
         };

@@ -51,7 +51,7 @@ pub(super) fn fill_windows(
     let End::Mapped(mapped) = &mut at.c.end else { return Fate::Stays };
     let Windowing::Live(windows) = &mut mapped.windows else { return Fate::Stays };
     let may_lend = loans.may_lend(loan.chain, rings.transmit_size());
-    if windows.is_direct() && mapped.held.is_none() && may_lend && {
+    if windows.direct.is_some() && mapped.held.is_none() && may_lend && {
         let now = *loan.at.get_or_insert_with(|| io.timers.now());
         windows.lend(&rings.memory, parts, loan.chain, end, now)
     } {
@@ -64,7 +64,7 @@ pub(super) fn fill_windows(
         at.lists.filled.push(at.place.slot);
         return at.tell_credit(&io.watch);
     }
-    let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
+    let reason = if windows.direct.is_some() { CopyReason::Held } else { CopyReason::Window };
     let done = if mapped.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
     if windows.has_lost_end() {
         return Fate::Broken;
@@ -149,7 +149,7 @@ pub(crate) fn take_back_all(vm: &mut GroupVm) {
     while let Some(slot) = vm.lists.lenders.pop() {
         let windows = vm.connections.get(slot).and_then(|c| c.windows());
         let mut chains = Vec::new();
-        if let Some(direct) = windows.and_then(|w| w.direct()) {
+        if let Some(direct) = windows.and_then(|w| w.direct.as_mut()) {
             direct.take_all(&mut chains);
         }
         vm.rings.give_back(&mut vm.loans, &mut chains);
@@ -225,7 +225,7 @@ pub(super) fn program_left(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
 pub(super) fn let_go(rings: &mut VmRings, loans: &mut Loans, mut windows: Box<Windows>, watch: &Watch) {
     watch.forget(&windows.released);
     let mut chains = Vec::new();
-    if let Some(direct) = windows.direct() {
+    if let Some(direct) = &mut windows.direct {
         direct.take_all(&mut chains);
     }
     rings.give_back(loans, &mut chains);
@@ -256,7 +256,8 @@ fn make_windows(
         text: String::new(),
     };
     if options.direct {
-        windows.set_direct(Direct::new(&regions, options.windows, vm.doors.map_policy.hold));
+        let direct = Direct::new(&regions, options.windows, vm.doors.map_policy.hold);
+        windows.direct = Some(direct);
     }
     Ok(Made { windows: Box::new(windows), files, regions, reply })
 }

@@ -30,8 +30,10 @@ const QUEUE_ALIGN: usize = 64;
 #[derive(Debug)]
 pub struct InflightRegion {
     map: Guarded,
-    queues: u16,
-    queue_size: u16,
+    /// Queues that have a place.
+    pub queues: u16,
+    /// Entries of each.
+    pub queue_size: u16,
 }
 
 impl InflightRegion {
@@ -88,16 +90,6 @@ impl InflightRegion {
         (0..self.queues)
             .filter_map(|queue| Place::new(self, queue))
             .for_each(|p| p.version().store(0, Ordering::Release));
-    }
-
-    /// Queues that have a place.
-    pub fn queues(&self) -> u16 {
-        self.queues
-    }
-
-    /// Entries of each.
-    pub fn queue_size(&self) -> u16 {
-        self.queue_size
     }
 }
 
@@ -188,7 +180,7 @@ mod tests {
     fn however_much_of_a_region_is_lost_the_process_has_few_mappings_more() {
         let (queues, queue_size) = (512, 1024);
         let len = InflightRegion::bytes_for(queues, queue_size) as u64;
-        let file = rustix::fs::memfd_create("inflight", MemfdFlags::CLOEXEC).expect("a file");
+        let file = rustix::fs::memfd_create("inflight", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, len).expect("its length");
         let region = InflightRegion::open(&file, 0, len, queues, queue_size).expect("a region");
         let region = Arc::new(region);

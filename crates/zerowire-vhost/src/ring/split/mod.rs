@@ -2,8 +2,6 @@
 
 mod track;
 
-use std::sync::atomic::AtomicU16;
-
 use serde::{Deserialize, Serialize};
 
 use super::chain::DESCRIPTOR_BYTES;
@@ -171,7 +169,7 @@ impl SplitRing {
         };
         // The used index lives in the ring and nowhere else: a device that comes back goes on from
         // there.
-        ring.next_used = ring.used_word(1).get();
+        ring.next_used = ring.used.word(1).get();
         ring.decided_used = ring.next_used;
         Ok(ring)
     }
@@ -244,16 +242,6 @@ impl SplitRing {
         }
     }
 
-    #[inline]
-    fn avail_word(&self, i: usize) -> &AtomicU16 {
-        self.avail.word(i)
-    }
-
-    #[inline]
-    fn used_word(&self, i: usize) -> &AtomicU16 {
-        self.used.word(i)
-    }
-
     /// An error of this ring at the entry that was taken last.
     #[cold]
     pub fn error(&self, rule: RingRule) -> RingError {
@@ -270,7 +258,7 @@ impl SplitRing {
     /// How many entries can be taken, asking the guest's memory anew (virtio 1.3 §2.7.13).
     #[inline]
     pub fn refresh(&mut self) -> Result<u16, RingError> {
-        let avail = self.avail_word(1).seen();
+        let avail = self.avail.word(1).seen();
         let ahead = avail.wrapping_sub(self.next_avail);
         if ahead > self.size {
             let rule = RingRule::AvailJump { avail, next: self.next_avail, ahead, size: self.size };
@@ -303,7 +291,7 @@ impl SplitRing {
     #[inline]
     pub(crate) fn take_next(&mut self) -> Result<u16, RingError> {
         let slot = usize::from(self.next_avail & self.mask);
-        let head = self.avail_word(2 + slot).get();
+        let head = self.avail.word(2 + slot).get();
         self.next_avail = self.next_avail.wrapping_add(1);
         if head >= self.size {
             let rule = RingRule::IndexOutOfTable { index: head, len: u32::from(self.size) };
@@ -318,14 +306,14 @@ impl SplitRing {
     /// miss after the other.
     #[inline]
     pub fn prefetch(&self, n: u16) {
-        let ahead = self.avail_word(1).get().wrapping_sub(self.next_avail);
+        let ahead = self.avail.word(1).get().wrapping_sub(self.next_avail);
         // A jump of the index is found, and answered, when the entries are taken.
         if ahead > self.size {
             return;
         }
         for i in 0..n.min(ahead) {
             let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
-            let head = self.avail_word(2 + slot).get();
+            let head = self.avail.word(2 + slot).get();
             self.desc.prefetch(DESCRIPTOR_BYTES * usize::from(head & self.mask));
         }
     }
@@ -368,7 +356,7 @@ impl SplitRing {
         if self.next_used == self.decided_used {
             return false;
         }
-        self.used_word(1).show(self.next_used);
+        self.used.word(1).show(self.next_used);
         if let Some(t) = &mut self.tracker {
             t.published(self.next_used);
         }
@@ -379,9 +367,9 @@ impl SplitRing {
         }
         let old = std::mem::replace(&mut self.decided_used, self.next_used);
         let wish = if self.event_idx {
-            Wish::Event(self.avail_word(2 + usize::from(self.size)))
+            Wish::Event(self.avail.word(2 + usize::from(self.size)))
         } else {
-            Wish::Flags(self.avail_word(0))
+            Wish::Flags(self.avail.word(0))
         };
         notify::wants(wish, self.next_used, old)
     }
@@ -398,10 +386,10 @@ impl SplitRing {
         if self.event_idx {
             let event = self.next_avail.wrapping_add(wanted - 1);
             let word = 2 + 4 * usize::from(self.size);
-            notify::ask(self.used_word(word), event);
+            notify::ask(self.used.word(word), event);
             self.note(2 * word, 2);
         } else {
-            notify::ask(self.used_word(0), 0);
+            notify::ask(self.used.word(0), 0);
             self.note(0, 2);
         }
         Ok(self.refresh()? >= wanted)
@@ -411,7 +399,7 @@ impl SplitRing {
     /// to do: an event index that lies behind asks for none.
     pub fn disarm(&mut self) {
         if !self.event_idx {
-            self.used_word(0).set(NO_NOTIFICATION);
+            self.used.word(0).set(NO_NOTIFICATION);
             self.note(0, 2);
         }
     }

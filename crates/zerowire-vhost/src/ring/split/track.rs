@@ -44,7 +44,7 @@ impl SplitRing {
             .recover(self.size, used, self.next_avail, in_order)
             .map_err(|text| format!("queue {queue}: {text}"))?;
         let (again, unsure) = (left.again.len(), left.handed_on.len());
-        let avail = self.avail_word(1).load(Ordering::Acquire);
+        let avail = self.avail.word(1).load(Ordering::Acquire);
         if again + unsure > 0 && avail.wrapping_sub(left.next_avail) > self.size {
             return Err(format!(
                 "queue {queue}: {} chains were in flight at used index {used}, but the driver has made available {avail} \
@@ -66,7 +66,7 @@ impl SplitRing {
     /// The heads in `n` entries of the available ring, from free-running index `from` on.
     fn entries(&self, from: u16, n: u16) -> impl Iterator<Item = u16> {
         let slot = move |i| usize::from(from.wrapping_add(i) & self.mask);
-        (0..n).map(move |i| self.avail_word(2 + slot(i)).load(Ordering::Relaxed))
+        (0..n).map(move |i| self.avail.word(2 + slot(i)).load(Ordering::Relaxed))
     }
 
     /// Has the heads `again` given out once more. On paths that use chains in order, they are what

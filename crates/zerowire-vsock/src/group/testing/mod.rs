@@ -137,7 +137,7 @@ impl Harness {
 
     /// Lets time pass for the device, without waiting for it.
     pub fn pass(&mut self, time: Duration) {
-        self.inner.switch.io.timers.clock.pass(time);
+        self.inner.switch.io.timers.pass(time);
     }
 
     /// Descriptors of a VM's transmit ring that programs have.
@@ -250,7 +250,7 @@ impl Harness {
                 assert!(for_program <= buffer, "{for_program} bytes wait for the host program");
                 if let Some(end) = c.mapped() {
                     mapped += u64::from(!matches!(end.windows, Windowing::Without));
-                    if let Some(direct) = end.windows.live().and_then(|w| w.direct()) {
+                    if let Some(direct) = end.windows.live().and_then(|w| w.direct.as_mut()) {
                         let is_known = vm.lists.lenders.contains(slot);
                         assert!(direct.lent == 0 || is_known, "a lender nobody knows of");
                         lent += direct.descriptors();

@@ -7,27 +7,12 @@ use zerowire_wire::doorbell;
 use zerowire_wire::mapped::{DAEMON_WAITS_AT, ENTRY_DIRECT, REGION_SHIFT};
 
 use super::Windows;
-use crate::mapped::direct::{Direct, DirectChain};
+use crate::mapped::direct::DirectChain;
 
 impl Windows {
-    /// Payload may stay in guest memory from now on.
-    pub fn set_direct(&mut self, direct: Direct) {
-        self.direct = Some(direct);
-    }
-
-    /// What is lent, where payload may stay in guest memory.
-    pub fn direct(&mut self) -> Option<&mut Direct> {
-        self.direct.as_mut()
-    }
-
     /// Whether chains are lent.
     pub fn lends(&self) -> bool {
         self.direct.as_ref().is_some_and(|d| d.lent > 0)
-    }
-
-    /// Whether payload may stay in guest memory.
-    pub fn is_direct(&self) -> bool {
-        self.direct.is_some()
     }
 
     /// Lends a packet to the program as it lies in guest memory. False where that is not possible

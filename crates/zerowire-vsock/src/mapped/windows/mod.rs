@@ -59,7 +59,8 @@ pub struct Windows {
     pub ended: Ended,
     /// True: something that the guest sent is missing before the end.
     cut_short: bool,
-    direct: Option<Direct>,
+    /// What is lent, where payload may stay in guest memory.
+    pub direct: Option<Direct>,
     /// What they take of the VM's quota, as long as they are there.
     pub claim: Option<MapClaim>,
 }

@@ -164,7 +164,7 @@ fn direct_windows(options: MapOptions, n: usize) -> (GuestMemory, Windows, Vec<S
     let region = zerowire_vhost::memory::RegionConfig { guest_addr, len, user_addr: 0, offset: 0, file };
     let memory = GuestMemory::new(vec![region]).expect("memory");
     let mut w = windows(options.direct(true), Kind::Stream);
-    w.set_direct(Direct::new(&memory.read_only().expect("files"), options.windows, HOLD));
+    w.direct = Some(Direct::new(&memory.read_only().expect("files"), options.windows, HOLD));
     let mut list = Vec::with_capacity(n);
     for i in 0..n {
         assert!(memory.translate(i as u64 * PAGE as u64, 100, &mut 0, &mut list));
