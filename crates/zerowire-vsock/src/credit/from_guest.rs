@@ -55,10 +55,10 @@ impl FromGuest {
     /// sibling takes, or as may wait here, whichever is less. A larger buffer than this one counts
     /// as bytes that have left early, yet no byte leaves before it is with the sibling.
     pub fn follow(&mut self, sibling: &ToGuest) {
-        self.offered = sibling.alloc().min(self.buffer);
-        let beyond = sibling.alloc() - self.offered;
-        let waiting = self.received.wrapping_sub(sibling.sent());
-        let not_forwarded = self.received.wrapping_sub(sibling.forwarded());
+        self.offered = sibling.alloc.min(self.buffer);
+        let beyond = sibling.alloc - self.offered;
+        let waiting = self.received.wrapping_sub(sibling.sent);
+        let not_forwarded = self.received.wrapping_sub(sibling.forwarded);
         let in_flight = not_forwarded.saturating_sub(beyond).max(waiting);
         let known = self.received.wrapping_sub(self.forwarded);
         // A sibling whose buffer shrinks takes nothing back.

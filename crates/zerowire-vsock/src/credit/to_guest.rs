@@ -8,9 +8,12 @@ use crate::packet::Kind;
 /// packets are unread (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_inc_rx_pkt`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ToGuest {
-    alloc: u32,
-    forwarded: u32,
-    sent: u32,
+    /// The guest's buffer, bytes.
+    pub alloc: u32,
+    /// What has left the guest's buffer.
+    pub forwarded: u32,
+    /// What was sent.
+    pub(super) sent: u32,
     unread: UnreadPackets,
     /// The packet that was sent last is not the last one of its message.
     in_message: bool,
@@ -106,21 +109,6 @@ impl ToGuest {
     /// Bytes that may be sent.
     pub fn free(&self) -> u32 {
         self.alloc.saturating_sub(self.in_flight())
-    }
-
-    /// The guest's buffer, bytes.
-    pub fn alloc(&self) -> u32 {
-        self.alloc
-    }
-
-    /// What has left the guest's buffer.
-    pub fn forwarded(&self) -> u32 {
-        self.forwarded
-    }
-
-    /// What was sent.
-    pub(super) fn sent(&self) -> u32 {
-        self.sent
     }
 
     /// Packets that may be unread in all.

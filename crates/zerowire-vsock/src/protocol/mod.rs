@@ -215,7 +215,7 @@ impl Protocol {
         // `virtio_transport_reset_no_sock`).
         let counts = !matches!(op, Op::Request | Op::Rst);
         let credit = if counts { self.to.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
-        self.from.own = self.to.alloc();
+        self.from.own = self.to.alloc;
         let more_room = self.to.free() > before.0 || self.to.unread_packets() < before.1;
         if more_room {
             self.asks = None;
@@ -390,7 +390,7 @@ impl Protocol {
         packet_room: usize,
         now: impl FnOnce() -> Instant,
     ) -> Result<bool, Waits> {
-        let (free, alloc) = (self.to.free() as usize, self.to.alloc() as usize);
+        let (free, alloc) = (self.to.free() as usize, self.to.alloc as usize);
         if len > free && free < alloc / 2 {
             return Err(self.await_credit());
         }

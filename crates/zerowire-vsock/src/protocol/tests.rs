@@ -59,7 +59,7 @@ fn the_end_is_told_behind_the_last_byte() {
 
 /// The guest tells of more room.
 fn credit_comes(p: &mut Protocol) {
-    let forwarded = p.to.forwarded() + 1;
+    let forwarded = p.to.forwarded + 1;
     p.to.send(1, 1, true);
     let (fields, _) = p.take_packet(Op::CreditUpdate, &header(Op::CreditUpdate, 0, BUFFER, forwarded), true);
     assert!(fields.more_room);

@@ -80,7 +80,7 @@ pub(super) fn read_message(
 
 /// The longest message that goes to the guest, bytes.
 fn most(c: &VsockConnection) -> usize {
-    (c.protocol.to.alloc() as usize).min(MAX_MESSAGE)
+    (c.protocol.to.alloc as usize).min(MAX_MESSAGE)
 }
 
 /// A look at the next message has failed.

@@ -81,7 +81,7 @@ fn what_a_guest_says_is_bounded_by_what_was_sent() {
     assert_eq!(o.free(), 80);
     for (alloc, forwarded) in [(100, 40), (0, 59), (u32::MAX, 0), (1000, 60 + (1 << 31)), (1000, u32::MAX)] {
         assert_eq!(o.update(alloc, forwarded), Ok(Credit::Stale), "older counts");
-        assert_eq!((o.free(), o.alloc(), o.forwarded()), (80, 100, 60));
+        assert_eq!((o.free(), o.alloc, o.forwarded), (80, 100, 60));
     }
     assert_eq!(o.update(100, 81), Err(BeyondSent));
     o.update(10, 60).expect("a smaller buffer");
