@@ -3,12 +3,13 @@
 //! Its root is the archive that `scripts/install.sh vm` puts into the cache. The initial RAM disk
 //! is the tests' one with a second archive behind it, whose `/init` takes the place of the first
 //! one's. It unpacks the root into memory and starts systemd. A unit is the shell on the serial
-//! line.
+//! line. The root is decompressed on the host, where that takes a twentieth of the time.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::cpio::Archive;
 use crate::guest::Guest;
@@ -50,7 +51,7 @@ pub fn boot(lab: &Lab, machine: Machine, dir: &Path, files: &[PathBuf]) -> Resul
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
     let mut archive = Archive::new();
     archive.file("/init", INIT.into(), true);
-    archive.file("/root.tar.gz", read(&lab.assets.debian()?)?, false);
+    archive.file("/root.tar", decompressed(&lab.assets.debian()?)?, false);
     archive.file("/serial.service", UNIT.into(), false);
     archive.file("/files/serial-shell", SHELL.into(), true);
     for file in files {
@@ -70,4 +71,11 @@ pub fn boot(lab: &Lab, machine: Machine, dir: &Path, files: &[PathBuf]) -> Resul
     let initrd = dir.join("debian.img");
     std::fs::write(&initrd, bytes).with_context(|| format!("write {}", initrd.display()))?;
     Guest::boot_from(lab, machine, dir, &initrd, BOOT)
+}
+
+fn decompressed(path: &Path) -> Result<Vec<u8>> {
+    let output = Command::new("gzip").arg("-dc").arg(path).output().context("can't start gzip")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "gzip can't read {}: {said}", path.display());
+    Ok(output.stdout)
 }

@@ -12,8 +12,8 @@ while read -r module; do insmod "/modules/$module.ko"; done </modules/order
 while read -r module; do insmod "/more/$module.ko"; done </more/order
 mkdir /new
 mount -t tmpfs -o size=80%,mode=755 root /new || broken "no memory for the root"
-tar -xzf /root.tar.gz -C /new || broken "the root was not unpacked"
-rm /root.tar.gz
+tar -xf /root.tar -C /new || broken "the root was not unpacked"
+rm /root.tar
 # With one it is not the first boot, at which systemd asks questions.
 echo 7a65726f776972650000000000000001 >/new/etc/machine-id
 cp /files/* /new/usr/local/bin/

@@ -120,10 +120,7 @@ impl NetDevice {
         self.connect(guest)?;
         let port = guest.take_port(&self.id)?;
         guest.qmp.execute("device_add", self.arguments(guest.machine().qemu, &port))?;
-        let mac = self.mac();
-        guest
-            .until(&format!("cd /sys/class/net && grep -l {mac} */address | cut -d/ -f1 | grep ."), COMMAND)
-            .with_context(|| format!("the guest's interface with MAC address {mac}"))
+        interface(guest, &self.mac())
     }
 
     /// The device at a port of a machine that starts, as arguments of QEMU: for a machine that a
@@ -196,6 +193,17 @@ pub(crate) fn add_socket(guest: &mut Guest, id: &str, path: &Path, reconnect: bo
     let backend = json!({"type": "socket", "data": data});
     guest.qmp.execute("chardev-add", json!({"id": id, "backend": backend}))?;
     Ok(())
+}
+
+/// Waits until the guest has an interface with this MAC address; returns its name.
+///
+/// # Errors
+/// The guest's driver does not take the device.
+pub fn interface(guest: &mut Guest, mac: &str) -> Result<String> {
+    let found = format!("read -r mac <$d/address && [ \"$mac\" = {mac} ] && echo ${{d##*/}} && exit");
+    guest
+        .until(&format!("for d in /sys/class/net/*; do {found}; done; false"), COMMAND)
+        .with_context(|| format!("the guest's interface with MAC address {mac}"))
 }
 
 /// Whether the guest's driver and the device agreed on a feature bit (virtio 1.3,

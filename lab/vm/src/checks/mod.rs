@@ -51,12 +51,22 @@ enum On {
     Linux7,
 }
 
-/// Long ones first, so that the last test to end is a short one.
-const TESTS: &[(&str, On, Body)] = &[
+/// The longest ones of all machines come first, so that the last test to end is a short one. Some
+/// of them wait most of the time.
+const LONG: &[(&str, On, Body)] = &[
     ("package", On::Debian12, package::installed),
     // Packet ports take Linux 6.3.
     ("package-more", On::Linux7, package::ports_and_libvirt),
     ("cycles", On::Linux7, change::cycles),
+    ("silence", On::Ends, harness::silence),
+    ("metadata", On::Qemu10, net::metadata),
+    ("xdp-cycles", On::Linux7, xdp::cycles::many),
+    ("vsock-unread", On::Qemu10, vsock::unread::small_packets),
+    ("vsock-reboot", On::Ends, vsock::change::reboot),
+];
+
+/// The others.
+const TESTS: &[(&str, On, Body)] = &[
     ("restart", On::Ends, change::restart),
     ("restart-xdp", On::Linux7, change::restart_xdp),
     ("migration", On::Qemu10, migration::over_a_tap),
@@ -94,7 +104,6 @@ const TESTS: &[(&str, On, Body)] = &[
     ("config-space", On::Ends, net::config_space),
     ("large-datagrams", On::Qemu10, net::large_datagrams),
     ("two-guests", On::Qemu10, two_guests::one_is_killed),
-    ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
     ("quickstart", On::Ends, quickstart::lines),
     ("libvirt", On::Debian12, front_ends::by_libvirt),
@@ -106,7 +115,6 @@ const TESTS: &[(&str, On, Body)] = &[
     ("net-stores", On::Qemu10, stores::net),
     ("vsock-many", On::Ends, vsock::many::many),
     ("vsock-siblings", On::Ends, vsock::siblings::siblings),
-    ("vsock-reboot", On::Ends, vsock::change::reboot),
     ("vsock", On::All, vsock::transfer::base),
     ("vsock-restart", On::Ends, vsock::change::restart),
     ("vsock-groups", On::Ends, vsock::groups::change),
@@ -116,7 +124,6 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-rx", On::Qemu10, vsock::rx::bench),
     ("vsock-send", On::Qemu10, vsock::send::vsock),
     ("vsock-credit", On::Qemu10, vsock::credit::one_way),
-    ("vsock-unread", On::Qemu10, vsock::unread::small_packets),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("xdp", On::Linux7, xdp::modes::zero_copy),
@@ -130,22 +137,21 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-send", On::Linux7, xdp::send::in_place),
     ("xdp-posts", On::Linux7, xdp::posts::bounds),
     ("xdp-dirty-log", On::Linux7, xdp::dirty::exact),
-    ("xdp-cycles", On::Linux7, xdp::cycles::many),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("zcrx-tool", On::Linux7, zcrx_tool::tool),
     ("tls", On::Qemu10, tls::refuses_loans),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
-    ("silence", On::Ends, harness::silence),
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),
 ];
 
 /// All tests, machine by machine.
 pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
-    for (kernel, qemu) in MACHINES {
-        for &(name, on, body) in TESTS {
+    let groups = [LONG, TESTS].into_iter().flat_map(|group| MACHINES.map(|machine| (machine, group)));
+    for ((kernel, qemu), group) in groups {
+        for &(name, on, body) in group {
             let wanted = match on {
                 On::All => true,
                 On::Qemu10 => qemu == Qemu::V10,

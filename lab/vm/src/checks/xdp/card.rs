@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use zerowire_vmtest::command;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::xdp::{CARD, STOP};
+use zerowire_vmtest::{command, device};
 
 use super::wire::Wire;
 use crate::checks::vsock::setup::together;
@@ -154,8 +154,7 @@ fn plug(guest: &mut Guest, queue_pairs: u16) -> Result<()> {
 
 /// Sets the card's interface up, and pages for the VMs aside; returns the interface's name.
 fn set_up(guest: &mut Guest) -> Result<String> {
-    let find = format!("cd /sys/class/net && grep -l {CARD} */address | cut -d/ -f1 | grep .");
-    let interface = guest.until(&find, COMMAND)?.trim().to_owned();
+    let interface = device::interface(guest, CARD)?;
     // The guest's own stack shall send nothing there by itself.
     guest.sh(&format!("! cd /proc/sys/net/ipv6/conf/{interface} || echo 1 > disable_ipv6"))?;
     guest.sh(&format!("ip link set {interface} up && echo {HUGE_PAGES} > /proc/sys/vm/nr_hugepages"))?;
