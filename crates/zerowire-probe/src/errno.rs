@@ -23,29 +23,16 @@ pub(super) fn said(what: &str, errno: i32) -> String {
 }
 
 fn name(errno: i32) -> Option<&'static str> {
-    Some(match errno {
-        libc::EACCES => "EACCES",
-        libc::EAFNOSUPPORT => "EAFNOSUPPORT",
-        libc::EAGAIN => "EAGAIN",
-        libc::EBADF => "EBADF",
-        libc::EBUSY => "EBUSY",
-        libc::EFAULT => "EFAULT",
-        libc::EINVAL => "EINVAL",
-        libc::EMFILE => "EMFILE",
-        libc::ENODEV => "ENODEV",
-        libc::ENOENT => "ENOENT",
-        libc::ENOBUFS => "ENOBUFS",
-        libc::ENOMEM => "ENOMEM",
-        libc::ENOPROTOOPT => "ENOPROTOOPT",
-        libc::ENOSPC => "ENOSPC",
-        libc::ENOSYS => "ENOSYS",
-        libc::ENOTTY => "ENOTTY",
-        libc::ENXIO => "ENXIO",
-        libc::EOPNOTSUPP => "EOPNOTSUPP",
-        libc::EPERM => "EPERM",
-        libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
-        _ => return None,
-    })
+    macro_rules! find {
+        ($($name:ident)*) => {
+            match errno {
+                $(libc::$name => Some(stringify!($name)),)*
+                _ => None,
+            }
+        };
+    }
+    find!(EACCES EAFNOSUPPORT EAGAIN EBADF EBUSY EFAULT EINVAL EMFILE ENODEV ENOENT ENOBUFS ENOMEM)
+        .or(find!(ENOPROTOOPT ENOSPC ENOSYS ENOTTY ENXIO EOPNOTSUPP EPERM EPROTONOSUPPORT))
 }
 
 /// A size with its unit: whole where it is whole.

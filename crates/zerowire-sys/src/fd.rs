@@ -8,10 +8,16 @@ use rustix::io::{self, FdFlags};
 
 use crate::syscall;
 
+/// What may be open by this number, for calls that fail where nothing is. EBADF for none that a
+/// descriptor can have.
+fn named<'a>(number: RawFd) -> io::Result<BorrowedFd<'a>> {
+    // SAFETY: the callers make a call or two by the number, and keep it no longer.
+    if number < 0 { Err(io::Errno::BADF) } else { Ok(unsafe { BorrowedFd::borrow_raw(number) }) }
+}
+
 /// Whether anything is open by this number.
 pub fn is_open(number: RawFd) -> bool {
-    // SAFETY: the number is used for one call, which fails where nothing is open by it.
-    number >= 0 && io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
+    named(number).and_then(io::fcntl_getfd).is_ok()
 }
 
 /// A duplicate of whatever is open by this number, closed on exec.
@@ -19,12 +25,7 @@ pub fn is_open(number: RawFd) -> bool {
 /// # Errors
 /// EBADF where nothing is; EMFILE.
 pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
-    if number < 0 {
-        return Err(io::Errno::BADF);
-    }
-    // SAFETY: the number is used for one call, which fails where nothing is open by it.
-    let fd = unsafe { BorrowedFd::borrow_raw(number) };
-    io::fcntl_dupfd_cloexec(fd, 0)
+    io::fcntl_dupfd_cloexec(named(number)?, 0)
 }
 
 /// Numbers of open descriptors that nobody owns until [`take`]. Who takes one holds the lock.
@@ -53,9 +54,7 @@ pub fn give_up(fd: OwnedFd) -> RawFd {
 /// EBADF where nothing is open by this number. EBUSY where the descriptor has an owner: it is a
 /// [standard one](is_standard), or it is closed on exec and was not given up.
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
-    if number < 0 {
-        return Err(io::Errno::BADF);
-    }
+    let fd = named(number)?;
     if is_standard(number) {
         return Err(io::Errno::BUSY);
     }
@@ -64,8 +63,6 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
         // SAFETY: its owner gave it up, and only here a number leaves the set.
         return Ok(unsafe { OwnedFd::from_raw_fd(number) });
     }
-    // SAFETY: the number is used for two calls, which fail where nothing is open by it.
-    let fd = unsafe { BorrowedFd::borrow_raw(number) };
     if io::fcntl_getfd(fd)?.contains(FdFlags::CLOEXEC) {
         return Err(io::Errno::BUSY);
     }

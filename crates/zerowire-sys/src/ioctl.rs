@@ -39,17 +39,11 @@ impl<A: PlainData> TypedIoctl<A> {
         self.number
     }
 
-    /// Makes the request: the kernel reads the argument, and may change it. What it returns.
-    #[inline]
-    pub(crate) fn exchange(&self, fd: impl AsFd, argument: &mut A) -> io::Result<usize> {
-        // SAFETY: a request of this type reads and writes one value and nothing else.
-        unsafe { call(fd, self.number, std::ptr::from_mut(argument) as usize) }
-    }
-
     /// Makes the request; what the kernel left in the argument.
     #[inline]
     pub(crate) fn of(&self, fd: impl AsFd, mut argument: A) -> io::Result<A> {
-        self.exchange(fd, &mut argument).map(|_| argument)
+        // SAFETY: a request of this type reads and writes one value and nothing else.
+        unsafe { call(fd, self.number, &raw mut argument as usize) }.map(|_| argument)
     }
 }
 

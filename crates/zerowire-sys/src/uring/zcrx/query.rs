@@ -1,7 +1,5 @@
 //! What the kernel says that it can do of zero-copy receive (io_uring/query.c, Linux 7.0).
 
-use std::io;
-
 use super::abi::{CTRL_ADD_AREA, QUERY_ZCRX, QueryZcrx};
 use crate::uring::calls;
 
@@ -27,12 +25,8 @@ impl Abilities {
 
 /// Asks the kernel; `None` where it doesn't answer (before 7.0, or io_uring is forbidden).
 pub fn abilities() -> Option<Abilities> {
-    query().ok()
-}
-
-fn query() -> io::Result<Abilities> {
-    let QueryZcrx { register_flags, area_flags, controls, features, .. } = calls::query(QUERY_ZCRX)?;
-    Ok(Abilities { registrations: register_flags, areas: area_flags, controls, features })
+    let QueryZcrx { register_flags, area_flags, controls, features, .. } = calls::query(QUERY_ZCRX).ok()?;
+    Some(Abilities { registrations: register_flags, areas: area_flags, controls, features })
 }
 
 #[cfg(test)]

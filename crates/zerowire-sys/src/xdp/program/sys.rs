@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::syscall::checked;
+
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -191,9 +193,9 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
 /// # Safety
 /// `A` is what `command` takes, without padding, and the addresses in it are valid for it.
 unsafe fn bpf<A>(command: libc::c_int, attributes: &A) -> io::Result<i32> {
+    let arguments = [command as usize, std::ptr::from_ref(attributes) as usize, size_of::<A>(), 0, 0, 0];
     // SAFETY: the kernel reads as many bytes as the attributes have; the rest is by the contract.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<A>()) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as i32) }
+    unsafe { checked(libc::SYS_bpf, arguments) }.map(|r| r as i32)
 }
 
 /// The same for a command that makes a descriptor.
