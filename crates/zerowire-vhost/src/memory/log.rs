@@ -53,7 +53,7 @@ pub enum LogError {
     Overflow { offset: u64, len: u64 },
     /// Its file can't be mapped as memory.
     #[error("the dirty log: {0}")]
-    File(#[from] NotMemory),
+    File(NotMemory),
     /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
     #[error("the dirty log needs {need:#x} bytes of its file, which has {have:#x}")]
     FileTooShort { need: u64, have: u64 },
@@ -68,7 +68,20 @@ pub enum LogError {
     TooHigh { what: String, end: u64 },
     /// The kernel refused the mapping.
     #[error("the dirty log can't be mapped: {0}")]
-    Map(#[from] io::Error),
+    Map(io::Error),
+}
+
+// Not by `#[from]`, which makes it a source, too: a chain of errors would tell it twice.
+impl From<NotMemory> for LogError {
+    fn from(cause: NotMemory) -> Self {
+        Self::File(cause)
+    }
+}
+
+impl From<io::Error> for LogError {
+    fn from(error: io::Error) -> Self {
+        Self::Map(error)
+    }
 }
 
 /// The bits.
