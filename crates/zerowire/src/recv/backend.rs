@@ -63,6 +63,7 @@ pub(crate) trait Engine {
 
     /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most
     /// `timeout` (`None`: for ever) when there is nothing. It may return early with nothing.
-    /// Arrivals go to `core.arrivals`, which is empty at the start, through [`RecvState`]'s methods.
+    /// Arrivals go to `core.arrivals`, which is empty at the start, through [`RecvState`]'s
+    /// methods.
     fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError>;
 }

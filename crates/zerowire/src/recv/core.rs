@@ -195,8 +195,8 @@ impl RecvState {
         all
     }
 
-    /// Gives what has come; returns how many arrivals.
-    pub(super) fn give(&mut self, out: &mut Vec<Arrival>) -> usize {
+    /// Puts what has come into `out`; returns how many arrivals.
+    pub(super) fn take_arrivals(&mut self, out: &mut Vec<Arrival>) -> usize {
         let count = self.arrivals.len();
         if out.is_empty() {
             std::mem::swap(out, &mut self.arrivals);

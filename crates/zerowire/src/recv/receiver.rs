@@ -266,7 +266,7 @@ impl Receiver {
                 }
             }
             if !core.arrivals.is_empty() {
-                return Ok(core.give(out));
+                return Ok(core.take_arrivals(out));
             }
             if let Some((listener, cause)) = core.listeners.failure() {
                 return Err(RecvError::Accept { listener, cause });
@@ -289,7 +289,7 @@ impl Receiver {
                 Err(e) => return Err(e),
             }
             if has_come || left.is_some_and(|l| l.is_zero()) {
-                return Ok(self.core.give(out));
+                return Ok(self.core.take_arrivals(out));
             }
             if let (Some(begin), Some(timeout)) = (begin, timeout) {
                 end = begin.checked_add(timeout);

@@ -39,7 +39,7 @@ impl Cycle {
             let filled = unsafe { Filled::buffer(slot, 1, self.core.buffer_bytes) };
             self.core.deliver(0, filled, Placed::ByKernel);
         }
-        self.core.give(out)
+        self.core.take_arrivals(out)
     }
 
     /// Takes back what was dropped; returns the buffers that are free.

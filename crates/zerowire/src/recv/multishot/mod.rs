@@ -240,7 +240,7 @@ impl Engine for Multishot {
     }
 
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        for _ in 0..=MAX_WAITS {
+        for _ in 0..MAX_WAITS {
             if self.machine.requests.armed(place).is_none() {
                 return Ok(());
             }
@@ -249,7 +249,7 @@ impl Engine for Multishot {
             self.drain(core);
             entered?;
         }
-        Err(never_ended())
+        self.machine.requests.armed(place).map_or(Ok(()), |_| Err(never_ended()))
     }
 
     fn resume(&mut self, _core: &mut RecvState, place: u32) {
@@ -261,7 +261,7 @@ impl Engine for Multishot {
     }
 
     fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
-        for _ in 0..=MAX_WAITS {
+        for _ in 0..MAX_WAITS {
             if !core.listeners.is_asked(index) {
                 return Ok(());
             }
@@ -271,7 +271,7 @@ impl Engine for Multishot {
                 entered?;
             }
         }
-        Err(never_ended())
+        if core.listeners.is_asked(index) { Err(never_ended()) } else { Ok(()) }
     }
 
     fn turn(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {

@@ -31,8 +31,8 @@ pub struct CopyConnection {
 /// messages.
 ///
 /// # Errors
-/// [`Error::NoDaemon`], [`Error::NotPermitted`], [`Error::Path`]: there is no such socket for this
-/// user. [`Error::Refused`]: nobody listens in the guest. [`Error::NoAnswer`] after 10 s,
+/// [`Error::NoDaemon`], [`Error::NotPermitted`], [`Error::Path`]: this user finds no such
+/// socket. [`Error::Refused`]: nobody listens in the guest. [`Error::NoAnswer`] after 10 s,
 /// [`Error::BrokenHandshake`], [`Error::System`].
 pub fn connect_copy(path: &Path, port: u32, kind: MappedKind) -> Result<CopyConnection, Error> {
     let socket_kind = match kind {

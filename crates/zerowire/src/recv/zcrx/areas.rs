@@ -58,7 +58,7 @@ impl Areas {
         self.first.buffer_bytes
     }
 
-    /// How many there are.
+    /// How many there are. It waits while one is being registered.
     pub(super) fn count(&self) -> usize {
         lock(&self.list).len()
     }

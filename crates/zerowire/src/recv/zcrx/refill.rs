@@ -48,7 +48,7 @@ impl RefillRing {
     }
 }
 
-/// Whether the kernel may soon want what comes back of an area of so many `buffers`: each of them
+/// Whether the kernel may soon want what comes back of an area of `buffers` buffers: each of them
 /// may be out once half as many leases are, since a buffer may be one lease. Receivers that `share`
 /// the area may want each.
 pub(super) fn is_low(lent: usize, buffers: usize, share: bool) -> bool {

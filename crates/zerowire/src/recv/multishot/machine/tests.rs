@@ -96,7 +96,7 @@ proptest! {
             }
             let before = held.len();
             machine.complete(&mut core, cqe, |p| lens[p as usize % SLOTS].into());
-            core.give(&mut held);
+            core.take_arrivals(&mut held);
             for arrival in &held[before..] {
                 if let What::Data(lease) = &arrival.what {
                     prop_assert!(lease.len() <= BYTES);

@@ -105,7 +105,7 @@ impl Play {
     fn complete(&mut self, user_data: u64, result: i32, flags: u32) {
         let Self { machine, core, held, lens, .. } = self;
         machine.complete(core, Cqe { user_data, result, flags }, |p| lens[p as usize % SLOTS]);
-        core.give(held);
+        core.take_arrivals(held);
     }
 
     fn armed(&self, place: u8) -> Option<u64> {

@@ -182,7 +182,7 @@ impl Model {
         let mut out = Vec::new();
         let Self { state, core, completions, .. } = self;
         assert!(state.take_all(core, || completions.pop_front()), "every page has a slot");
-        core.give(&mut out);
+        core.take_arrivals(&mut out);
         for arrival in out {
             let place = arrival.connection.place;
             let stream = &mut self.streams[place as usize];
@@ -313,7 +313,7 @@ proptest! {
             state.copied(copied);
             let mut one = Some(cqe);
             let taken = state.take_all(&mut core, || one.take());
-            core.give(&mut out);
+            core.take_arrivals(&mut out);
             prop_assert!(taken || core.holdings.free() == 0);
             let is_inside = |lease: &[u8]| {
                 areas.iter().any(|area| {

@@ -51,7 +51,7 @@ impl Cycle {
             *next = (*next + 1) % *pages;
             Some(WideCqe { user_data: recv_data(0), result: PAGE as i32, flags: CQE_F_MORE, extra })
         });
-        core.give(out);
+        core.take_arrivals(out);
     }
 
     /// Collects what was dropped and hands it to the kernel.

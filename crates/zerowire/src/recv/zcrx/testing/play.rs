@@ -158,7 +158,7 @@ impl Play {
         let Self { state, core, held, queue, .. } = self;
         let before = held.len();
         let all = state.take_all(core, || queue.pop_front());
-        core.give(held);
+        core.take_arrivals(held);
         assert!(all || core.holdings.free() == 0, "there was a slot for it");
         let data = held[before..].iter().filter(|a| matches!(&a.what, What::Data(_))).count();
         self.unseen = self.unseen.saturating_sub(data);
