@@ -39,12 +39,14 @@ impl FileReload {
     ) -> Result<Vec<String>, String> {
         let mut wanted = wanted.map_err(|e| format!("{e:#}"))?;
         let (turns, late) = turn.entering_all(&self.names | &names(&wanted));
+        for (vm, e) in &late {
+            tracing::error!("SIGHUP: VM {vm}: {e}");
+        }
         let has_turn = |name: &str| turns.iter().any(|turn| turn.vm() == name);
         wanted.retain(|vm| has_turn(vm.name()));
         let before: Vec<_> = self.names.iter().filter(|name| has_turn(name)).cloned().collect();
         let names = names(&wanted);
-        let mut done = change(&before, wanted).map_err(|e| format!("{}: {e}", file.display()))?;
-        done.errors.extend(late.iter().map(|(vm, e)| format!("VM {vm}: {e}")));
+        let done = change(&before, wanted).map_err(|e| format!("{}: {e}", file.display()))?;
         // One that can't be removed yet is still the file's, and so is one that is away.
         let running = running();
         let is_there = |name: &String| running.iter().any(|vm| vm.config.name() == name);
@@ -104,8 +106,12 @@ mod tests {
             });
             file.reload(Path::new("file"), &turn, both(), change, || vms.collect()).expect("its turn");
         };
-        let away = turn.of("a").expect("nobody has it");
+        let changed = turn.of("a").expect("nobody has it");
         read(&["b"]);
+        drop(changed);
+        // While one is away none is entered: all stay as they are.
+        let away = turn.away("a").expect("nobody has it");
+        read(&[]);
         drop(away);
         read(&["a", "b"]);
     }

@@ -24,7 +24,7 @@ pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &ChangeT
 /// Reads all metadata files again.
 fn reload_metadata(server: &dyn Fleet, turn: &ChangeTurn) {
     let named = || server.vms().into_iter().map(|vm| vm.config).filter(|vm| vm.metadata.is_some());
-    let (turns, late) = turn.entering_all(named().map(|vm| vm.name));
+    let (turns, late) = turn.of_all(named().map(|vm| vm.name));
     if turns.is_empty() && late.is_empty() {
         return tracing::info!("SIGHUP: there is nothing to read again");
     }

@@ -136,6 +136,19 @@ impl<W> Question<W> {
         self.link.channel.send_when_few(order, fds, deadline)
     }
 
+    /// Sends it, as [`Channel::send_until`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn send_until(
+        &self,
+        order: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        self.link.channel.send_until(order, fds, deadline)
+    }
+
     /// Whether the child was left, and no answer comes any more.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.link.places).closed

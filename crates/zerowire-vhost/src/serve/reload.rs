@@ -156,6 +156,8 @@ pub fn reload<S: Reloads + ?Sized>(
             Step::Restart => done.errors.push(StartError::handed_over(config.name()).to_string()),
         }
     }
+    // To open what a VM needs may take long: guards and limits don't wait for it.
+    done.errors.extend(server.update(kept).iter().map(ToString::to_string));
     let mut failed = Vec::new();
     for (before, config) in added {
         let name = config.name().to_owned();
@@ -174,8 +176,6 @@ pub fn reload<S: Reloads + ?Sized>(
             done.errors.push(format!("{e}; VM {name} is not served"));
         }
     }
-    // No other VM waits for a process that hangs.
-    done.errors.extend(server.update(kept).iter().map(ToString::to_string));
     Ok(done)
 }
 
@@ -190,7 +190,7 @@ fn remove_all<S: Reloads + ?Sized>(server: &S, vms: Vec<String>) -> Vec<Removed<
 }
 
 /// Gives a VM that runs as `before` other settings. If they make it another device, it is removed
-/// and added again in a turn of its own, and what can be tried is tried before. Else it keeps its
+/// and added again in a turn of its own, once all has been tried that can be. Else it keeps its
 /// front end.
 ///
 /// # Errors
@@ -215,7 +215,11 @@ where
     match step(server, before, &wanted)? {
         Step::Replace(_) => {}
         Step::Keep(running) => {
-            return server.update(vec![(running, wanted)]).pop().map_or(Ok(()), |e| Err(e.into()));
+            return server
+                .update(vec![(running, wanted)])
+                .into_iter()
+                .next()
+                .map_or(Ok(()), |e| Err(e.into()));
         }
         Step::Restart => return Err(ChangeError::Refused(StartError::handed_over(name).into()).into()),
         // It has left meanwhile.

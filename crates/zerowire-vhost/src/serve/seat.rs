@@ -1,8 +1,7 @@
 //! What a VM's control thread does: it listens for its front end and serves one after another.
 //!
-//! It hands the session over to another process when it is told so, and waits then: the VM is
-//! served elsewhere, until it is told to go on with the session. It looks at its orders between two
-//! messages.
+//! On an order it hands the session over to another process, which serves the VM then. It waits
+//! for the order to go on with the session. It looks at its orders between two messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

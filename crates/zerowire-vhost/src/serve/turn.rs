@@ -113,16 +113,32 @@ impl ChangeTurn {
         self.take(vm, TurnScope::Enters, Instant::now() + self.patience)
     }
 
-    /// For a change that may enter any of these VMs. It waits for all of them together. Returns the
+    /// For a change of these VMs that enters none. It waits for all of them together. Returns the
     /// turns, and the VMs whose turn did not come.
+    pub fn of_all(
+        &self,
+        vms: impl IntoIterator<Item = String>,
+    ) -> (Vec<VmTurn<'_>>, Vec<(String, TurnError)>) {
+        self.take_all(vms, TurnScope::Vm)
+    }
+
+    /// The same for a change that may enter any of them.
     pub fn entering_all(
         &self,
         vms: impl IntoIterator<Item = String>,
     ) -> (Vec<VmTurn<'_>>, Vec<(String, TurnError)>) {
+        self.take_all(vms, TurnScope::Enters)
+    }
+
+    fn take_all(
+        &self,
+        vms: impl IntoIterator<Item = String>,
+        scope: TurnScope,
+    ) -> (Vec<VmTurn<'_>>, Vec<(String, TurnError)>) {
         let (mut turns, mut late) = (Vec::new(), Vec::new());
         let deadline = Instant::now() + self.patience;
         for vm in vms {
-            match self.take(&vm, TurnScope::Enters, deadline) {
+            match self.take(&vm, scope, deadline) {
                 Ok(turn) => turns.push(turn),
                 Err(e) => late.push((vm, e)),
             }
@@ -201,6 +217,9 @@ mod tests {
         assert!(turn.of("b").is_ok(), "that enters none");
         let (turns, late) = turn.entering_all(["b".to_owned()]);
         assert!(turns.is_empty() && late.iter().map(|(vm, _)| vm).eq(["b"]));
+        let (turns, late) = turn.of_all(["a", "b"].map(str::to_owned));
+        assert!(turns.iter().map(VmTurn::vm).eq(["b"]) && late.iter().map(|(vm, _)| vm).eq(["a"]));
+        drop(turns);
         drop(away);
         let (turns, late) = turn.entering_all(["a", "b"].map(str::to_owned));
         assert!(turns.iter().map(VmTurn::vm).eq(["a", "b"]) && late.is_empty());

@@ -1,10 +1,10 @@
 //! Changes of VMs whose front ends stay.
 //!
-//! All children are told first. Then all answers are awaited until one deadline: children that do
-//! not answer cost the time of one.
+//! It sends the changes to all children, then waits for their answers until one deadline: children
+//! that do not answer cost the time of one.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zerowire_net::{MetadataSource, NetChange, ServerError};
 
@@ -13,16 +13,20 @@ use super::vm::NetVm;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::{ANSWER_PATIENCE, settled};
 
+/// How much longer all children may take for each that is told: they parse at the same time.
+const A_VM: Duration = Duration::from_millis(20);
+
 /// Changes these VMs. Returns what failed.
 pub(super) fn change(all: Vec<(Arc<Keeper<NetVm>>, NetChange)>) -> Vec<ServerError> {
     let metadata_failed = |vm: &NetVm, text| ServerError::Metadata { vm: vm.name(), text };
-    // Files may lie on something slow: all are read before a child is told.
+    // Files may lie on something slow: all are read before a child gets its change.
     let read = |(keeper, change): (Arc<Keeper<NetVm>>, NetChange)| {
         let metadata = change.metadata.map(|source| read(&keeper.charge, source));
         (keeper, metadata, change.limits, change.guard)
     };
     let read: Vec<_> = all.into_iter().map(read).collect();
-    let deadline = Instant::now() + ANSWER_PATIENCE;
+    let patience = ANSWER_PATIENCE + A_VM * u32::try_from(read.len()).unwrap_or(u32::MAX);
+    let deadline = Instant::now() + patience;
     let mut told = Vec::new();
     for (keeper, metadata, limits, guard) in read {
         let vm = &keeper.charge;
@@ -33,6 +37,7 @@ pub(super) fn change(all: Vec<(Arc<Keeper<NetVm>>, NetChange)>) -> Vec<ServerErr
         let asked = ordered.map(|ordered| ordered.and_then(|()| vm.ask_settled()));
         told.push((keeper, metadata, asked));
     }
+    let deadline = Instant::now() + patience;
     let end =
         |(keeper, metadata, asked): (Arc<Keeper<NetVm>>, Option<Result<_, _>>, Option<Result<_, _>>)| {
             let vm = &keeper.charge;

@@ -42,13 +42,13 @@ struct AskedChange {
 }
 
 impl AskedChange {
-    /// Sends it, and waits until `deadline` while too many descriptors are under way. None: the
-    /// child has ended.
+    /// Sends it, and waits until `deadline` for room in the socket and for descriptors that are under
+    /// way. None: the child has ended.
     fn send(self, deadline: Instant) -> io::Result<Option<Question<GroupWord>>> {
         let Self { question, unsent } = self;
         let Some((change, fds)) = unsent else { return Ok(Some(question)) };
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        match question.send_when_few(&GroupOrder::Change(change), &fds, deadline) {
+        match question.send_until(&GroupOrder::Change(change), &fds, deadline) {
             Ok(()) => Ok(Some(question)),
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(None),
             Err(e) => Err(e),
@@ -136,7 +136,7 @@ impl Keeper<VsockGroup> {
         Err(JoinRefusal::Child(why))
     }
 
-    /// None: there is no child.
+    /// None without a child.
     fn ask_to_add(&self, members: &mut GroupMembers, vm: &KeptVsock) -> Result<Option<AskedChange>, String> {
         if self.taking(members).is_none() {
             return Ok(None);
@@ -179,8 +179,9 @@ impl Keeper<VsockGroup> {
         self.order(&mut members, vm.number, VmChange::Drain(vm.number));
     }
 
-    /// Gives a VM other limits, without waiting. They hold when the answer has
-    /// [come](crate::sandbox::link::settled). A child that starts later has them from the start.
+    /// Gives a VM other limits. Waits until `deadline` for room in the child's socket, and not for
+    /// the answer: the limits hold when that has [come](crate::sandbox::link::settled). A child that
+    /// starts later has them from the start.
     ///
     /// # Errors
     /// The child takes no order: they are as before.
@@ -188,12 +189,13 @@ impl Keeper<VsockGroup> {
         &self,
         vm: &KeptVsock,
         rates: Limits,
+        deadline: Instant,
     ) -> Result<Option<Question<GroupWord>>, String> {
         let mut members = lock(&self.charge.members);
         let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
         let asked = members.has(vm.number).then(|| self.ask(&mut members, change, Vec::new())).flatten();
         // The child gets the changes of several callers in the order in which they are kept.
-        let sent = asked.map_or(Ok(None), |change| change.send(Instant::now()));
+        let sent = asked.map_or(Ok(None), |change| change.send(deadline));
         let question = sent.map_err(|e| format!("it takes no order now: {e}: try again"))?;
         lock(&vm.state).rates = rates;
         Ok(question)
@@ -225,7 +227,7 @@ impl Keeper<VsockGroup> {
         self.link().filter(|_| members.has_child())
     }
 
-    /// A change for the child. None: there is no child.
+    /// A change for the child. None without a child.
     fn ask(
         &self,
         members: &mut GroupMembers,

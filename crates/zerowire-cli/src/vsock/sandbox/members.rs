@@ -83,7 +83,7 @@ impl GroupMembers {
         self.vms.clone()
     }
 
-    /// What gives the child a VM. None: that has left. What changes from then on is told behind.
+    /// What gives the child a VM. None: that has left. Later changes follow behind it.
     pub(super) fn give(&mut self, vm: &KeptVsock) -> Result<Option<GivenSetup>, String> {
         if vm.leaves() || self.vms.iter().all(|other| other.number != vm.number) {
             return Ok(None);

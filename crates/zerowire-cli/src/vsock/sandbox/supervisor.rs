@@ -236,9 +236,10 @@ impl VsockFleet for VsockSupervisor {
 
     /// Asks all children first: those that do not answer cost the time of one.
     fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError> {
+        let sent_until = Instant::now() + ANSWER_PATIENCE;
         let ask = |(name, rates): (String, Limits)| {
-            let asked =
-                self.roster.served(&name).map(|ServedVsock { vm, keeper }| keeper.ask_rates(&vm, rates));
+            let served = self.roster.served(&name);
+            let asked = served.map(|ServedVsock { vm, keeper }| keeper.ask_rates(&vm, rates, sent_until));
             (name, asked)
         };
         let asked: Vec<_> = all.into_iter().map(ask).collect();

@@ -34,7 +34,8 @@ pub fn given(child: &Channel) -> Vec<(String, Limits)> {
 }
 
 fn set_rates(keeper: &Keeper<VsockGroup>, vm: &KeptVsock, rates: Limits) -> Result<(), String> {
-    settled(keeper.ask_rates(vm, rates)?, Instant::now() + ANSWER_PATIENCE)
+    let deadline = Instant::now() + ANSWER_PATIENCE;
+    settled(keeper.ask_rates(vm, rates, deadline)?, deadline)
 }
 
 fn limits() -> Limits {
