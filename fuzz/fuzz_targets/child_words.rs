@@ -78,7 +78,9 @@ fn net(word: ChildWord) {
             let (state, figures) = stats.told();
             state.last_error.iter().chain(&state.features).for_each(|text| is_short(text));
             assert!(state.cpu_seconds.is_finite() && state.cpu_seconds >= 0.0);
-            assert!(figures.receive.frames_by_queue.len() <= ENTRIES);
+            for direction in [&figures.transmit, &figures.receive] {
+                assert!(direction.frames_by_queue.len() <= ENTRIES);
+            }
             sum(figures);
         }
         ChildWord::Session(word) => {
@@ -96,9 +98,10 @@ fn vsock(word: GroupWord) {
         GroupWord::Statistics(_, stats) => {
             let (cpu_seconds, vms) = stats.told();
             assert!(cpu_seconds.is_finite() && cpu_seconds >= 0.0 && vms.len() <= VMS);
-            for (_, vm) in vms {
+            for (_, mut vm) in vms {
                 vm.features.iter().chain(&vm.totals.last_error).for_each(|text| is_short(text));
-                sum(vm);
+                sum(vm.clone());
+                vm.forget_unused();
             }
         }
         _ => {}

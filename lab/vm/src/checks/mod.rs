@@ -146,7 +146,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),
 ];
 
-/// All tests, machine by machine.
+/// The long tests of all machines, then the others machine by machine.
 pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     let groups = [LONG, TESTS].into_iter().flat_map(|group| MACHINES.map(|machine| (machine, group)));
