@@ -9,7 +9,7 @@ pub const HEADER_LEN: usize = 12;
 pub const VERSION: u32 = 1;
 /// Bit 2 of the flags: the message is a reply.
 pub const FLAG_REPLY: u32 = 1 << 2;
-/// Bit 3 of the flags: the sender awaits a reply (REPLY_ACK negotiated).
+/// Bit 3 of the flags: the sender awaits a reply.
 pub const FLAG_NEED_REPLY: u32 = 1 << 3;
 
 wire_struct! {

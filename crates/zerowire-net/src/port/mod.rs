@@ -26,7 +26,7 @@ use crate::worker::{WorkerHandle, WorkerSetup};
 pub use kept::{KeptPort, OpenPort, PortAnswer, PortKeeper, PortParts, PortText};
 use packet::PacketError;
 pub(crate) use path::PortPath;
-pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
+pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError, Spec};
 use tap::TapError;
 pub use watch::{LinkWatch, WatchedLinks};
 
