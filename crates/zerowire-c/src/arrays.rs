@@ -150,7 +150,7 @@ impl ArrivalArray<'_> {
     /// 0.
     ///
     /// # Panics
-    /// There is no such element.
+    /// `i` is beyond the array.
     pub(crate) fn write(&mut self, i: usize, value: &RecvArrival) {
         assert!(i < self.len, "element {i} of {}", self.len);
         // SAFETY: one of the elements, which the program has there.

@@ -159,8 +159,8 @@ fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t
 fn zw_frames_reserve(frames: *mut FramesHandle, length: libc::size_t, data: *mut *mut c_void) -> c_int
     = FramesHandle::reserve(frames, length, data);
 
-/// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with
-/// what `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
+/// The frame is built: send the first `length` bytes of the place that was reserved, with what
+/// `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
 /// reserved.
 ///
 /// From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a
@@ -176,7 +176,7 @@ fn zw_frames_commit(frames: *mut FramesHandle, length: libc::size_t, header: *co
 
 /// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header
 /// into its checksum field, and fills in the header for zw_frames_commit. gso_size: bytes of
-/// payload of the segments that it is cut into; 0: only its checksum is to be done.
+/// payload of the segments that it is cut into; 0: it needs only its checksum.
 ///
 /// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above
 /// 65535.

@@ -33,7 +33,7 @@ pub const ZW_FRAMES_SKIP_REFUSED: u32 = 8u32;
 /// A flag of zw_frames_options, AF_XDP only: memory in pages of 2 MiB.
 pub const ZW_FRAMES_HUGE_PAGES: u32 = 16u32;
 
-/// A flag of zw_vnet_header: the checksum from csum_start on is to be put at csum_start +
+/// A flag of zw_vnet_header: sum from csum_start on, and put the checksum at csum_start +
 /// csum_offset, where the frame has the sum of the pseudo header (VIRTIO_NET_HDR_F_NEEDS_CSUM).
 pub const ZW_VNET_NEEDS_CSUM: u32 = 1u32;
 /// A gso_type of zw_vnet_header: the frame is not cut.
@@ -63,8 +63,8 @@ pub struct FramesOptions {
     pub places: u32,
     /// Entries of AF_XDP's rings, a power of two. 0: 2048.
     pub entries: u32,
-    /// Ring only: frames of up to so many bytes, 65535 at most, are copied by the kernel in place
-    /// of lent: for interfaces that copy lent frames anyway (veth, tap, lo). 0: all are lent.
+    /// Ring only: the kernel copies frames of at most this many bytes (65535 or less) and borrows
+    /// longer ones: for interfaces that copy lent frames anyway (veth, tap, lo). 0: all are lent.
     pub copy_up_to: u32,
     /// Bytes of the longest frame, Ethernet header included. 0: what the MTU allows; with
     /// ZW_FRAMES_OFFLOAD the longest there is.

@@ -142,7 +142,7 @@ fn sum(block: &[u8; BLOCK]) -> u64 {
 
 fn abort(what: &str, offset: usize, len: usize, until: &str) -> ! {
     let last = offset + len - 1;
-    // A standard error that is closed is no reason not to abort.
+    // It aborts also when standard error is closed.
     let _ = writeln!(
         std::io::stderr(),
         "libzerowire: {what} was changed while it was lent, between offset {offset} and {last}: it must not be changed, \

@@ -110,9 +110,8 @@ fn zw_receiver_remove(receiver: *mut Receiver, connection: u64) -> c_int
 /// -ENOENT: no such connection.
 fn zw_receiver_socket(receiver: *mut Receiver, connection: u64) -> c_int = socket(receiver, connection);
 
-/// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no
-/// limit. Set right after zw_receiver_add it holds from the first byte. -ENOENT: no such
-/// connection.
+/// Receives at most `bytes` more on a connection, and not a byte beyond; UINT64_MAX: no limit. Set
+/// right after zw_receiver_add it holds from the first byte. -ENOENT: no such connection.
 fn zw_receiver_limit(receiver: *mut Receiver, connection: u64, bytes: u64) -> c_int
     = limit(receiver, connection, bytes);
 

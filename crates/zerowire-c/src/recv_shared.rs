@@ -14,7 +14,7 @@ use crate::recv_types::ReceiverOptions;
 #[derive(Debug)]
 pub struct RecvArea(SharedArea);
 
-/// A DMA buffer that is to be the area of a receiver. Any thread may use it.
+/// A DMA buffer to make a receiver's area of. Any thread may use it.
 #[derive(Debug)]
 pub struct RecvDmabuf(pub(crate) Dmabuf);
 
@@ -39,8 +39,8 @@ fn zw_receiver_add_area(
 /// Linux 7.0): zw_receiver_import. The memory and, with a queue, the queue are kept until the last
 /// receiver, the last buffer that is held of all of them, and this handle have gone.
 ///
-/// What each of them was given is told by its own ledger; which of them counts a piece that the
-/// kernel copied is left to chance, the sums are right.
+/// Each of them counts in its own ledger what it was given. Which of them counts a piece that the
+/// kernel copied is left to chance; the sums are right.
 ///
 /// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no
 /// descriptor is free.

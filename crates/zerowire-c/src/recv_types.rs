@@ -45,10 +45,11 @@ pub const ZW_ARRIVAL_FAILED: u32 = 3u32;
 /// of it.
 pub const ZW_ARRIVAL_ACCEPTED: u32 = 4u32;
 
-/// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger are so many.
+/// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger is the exact number.
 pub const ZW_ZERO_COPIED_EXACT: c_int = 0i32;
-/// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what
-/// it copies from beside the headers (headers too long, no header split).
+/// The same: zero_copied_bytes is the most that it can be. The kernel counts what it copies of a
+/// frame's fragments, but not what it copies from beside the headers (headers too long, no header
+/// split).
 pub const ZW_ZERO_COPIED_AT_MOST: c_int = 1i32;
 /// The same: nobody knows, they are all bytes. The kernel counts no copies (before Linux 7.2).
 pub const ZW_ZERO_COPIED_UNKNOWN: c_int = 2i32;
@@ -87,7 +88,7 @@ pub struct ReceiverOptions {
     /// connections send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING:
     /// not at all.
     pub gather_us: u32,
-    /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or
+    /// ZW_RECV_QUEUE: bytes of a buffer to ask the driver for, a power of two, a page or
     /// more (Linux 7.0, some drivers; above a page with ZW_HUGE_PAGES). 0: a page.
     pub rx_buf_len: u32,
     /// ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16);
@@ -130,7 +131,7 @@ pub(crate) const ARRIVAL_LEAST: usize = 48;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RecvEvents {
-    /// sizeof(struct zw_recv_events), set by you: so much is written. Later versions append fields.
+    /// sizeof(struct zw_recv_events), set by you: no more is written. Later versions append fields.
     pub size: libc::size_t,
     /// Receives that found no buffer. Nothing is lost; the connections wait.
     pub out_of_buffers: u64,
@@ -165,7 +166,7 @@ pub(crate) fn zero_copied(is: ZeroCopied) -> c_int {
 }
 
 impl RecvArrival {
-    /// What C is told of an arrival whose bytes, if it has some, are held as `token`.
+    /// An arrival as C sees it. Its bytes, if it has some, are held as `token`.
     pub(crate) fn of(arrival: &Arrival, token: u64) -> Self {
         let mut told = Self {
             connection: arrival.connection.into(),

@@ -145,8 +145,8 @@ fn zw_sender_send(sender: *mut Sender, data: *const c_void, length: libc::size_t
         s.give(p.into(), false, t)
     })(sender, [data, length], ticket);
 
-/// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was
-/// lent then.
+/// As zw_sender_send, without waiting. -EAGAIN, without an error text: all room is taken, and
+/// nothing was lent.
 fn zw_sender_try_send(
     sender: *mut Sender,
     data: *const c_void,
@@ -168,7 +168,7 @@ fn zw_sender_sendv(
     s.give(p.into(), false, t)
 })(sender, [pieces, count], ticket);
 
-/// As zw_sender_sendv, without waiting: -EAGAIN, without words, if there is no room.
+/// As zw_sender_sendv, without waiting. -EAGAIN, without an error text: all room is taken.
 fn zw_sender_try_sendv(
     sender: *mut Sender,
     pieces: *const libc::iovec,
@@ -195,8 +195,8 @@ fn zw_sender_send_many(
 fn zw_sender_send_lease(sender: *mut Sender, lease: *mut SendLease, ticket: *mut u32) -> c_int
     = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, false, t))(sender, lease, ticket);
 
-/// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease
-/// is still yours.
+/// As zw_sender_send_lease, without waiting. -EAGAIN, without an error text: all room is taken, and
+/// the lease is still yours.
 fn zw_sender_try_send_lease(sender: *mut Sender, lease: *mut SendLease, ticket: *mut u32) -> c_int
     = (|s: &mut Sender, l: SentLease, t: TicketPlace<'_>| s.give_lease(l, true, t))(sender, lease, ticket);
 

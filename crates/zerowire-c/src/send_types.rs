@@ -74,7 +74,7 @@ pub struct SenderOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
-    /// sizeof(struct zw_completion), set by you: so much is written. Later versions append fields.
+    /// sizeof(struct zw_completion), set by you: no more is written. Later versions append fields.
     pub size: libc::size_t,
     /// First ticket.
     pub first: u32,
@@ -91,7 +91,7 @@ pub struct SendCompletion {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SendLedger {
-    /// sizeof(struct zw_ledger), set by you: so much is written. Later versions append fields.
+    /// sizeof(struct zw_ledger), set by you: no more is written. Later versions append fields.
     pub size: libc::size_t,
     /// Payloads sent.
     pub payloads: u64,
@@ -125,7 +125,7 @@ impl From<&Totals> for SendLedger {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendClosed {
-    /// sizeof(struct zw_closed), set by you: so much is written. Later versions append fields.
+    /// sizeof(struct zw_closed), set by you: no more is written. Later versions append fields.
     pub size: libc::size_t,
     /// Payloads that were not back in time.
     pub aborted: libc::size_t,

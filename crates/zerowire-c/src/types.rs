@@ -62,7 +62,7 @@ pub struct VsockOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VsockPacket {
-    /// sizeof(struct zw_packet), set by you: so much is written. Later versions append fields.
+    /// sizeof(struct zw_packet), set by you: no more is written. Later versions append fields.
     pub size: libc::size_t,
     /// Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest
     /// may.

@@ -139,7 +139,7 @@ fn zw_vsock_write(
     length: libc::size_t
 ) -> libc::ssize_t = (|c: &VsockConnection, from: &[u8]| Ok((&c.0).write(from)?))(connection, [from, length]);
 
-/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what
+/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest hears of either. After SHUT_RD what
 /// was published can still be taken; the end comes behind it.
 fn zw_vsock_shutdown(connection: *mut VsockConnection, how: c_int) -> c_int = shutdown(connection, how);
 }

@@ -56,7 +56,8 @@ fn id(text: &str, file: &str) -> Option<u32> {
     })
 }
 
-/// What a VM says of its sockets, by the values of these keys: of the owner, the group and the mode.
+/// What a VM says of its sockets, by the values of these keys: of the owner, the group and the
+/// mode.
 pub fn of_keys(keys: [&'static str; 3], values: [&Option<String>; 3]) -> Result<SocketAccess, WrongKey> {
     let parsed = |n: usize, parse: fn(&str) -> Result<u32, String>| {
         let value = values[n].as_deref().map(parse).transpose();

@@ -56,10 +56,10 @@ pub fn block_signals() -> Result<Signals> {
         .context("signals can't be blocked")
 }
 
-/// Serves until SIGTERM or SIGINT comes, and tells the service manager how the server fares: SIGUSR1
-/// prints statistics, as the end does, and SIGHUP has the configuration read again. A program that
-/// is not `lasting` (a connection was handed over to it, and there will be no other) also ends when
-/// the server is not alive any more. `doors` close first.
+/// Serves until SIGTERM or SIGINT comes, and tells the service manager how the server fares:
+/// SIGUSR1 prints statistics, as the end does, and SIGHUP has the configuration read again. A
+/// program that is not `lasting` (a connection was handed over to it, and there will be no other)
+/// also ends when the server is not alive any more. `doors` close first.
 pub fn serve<F: VmFleet + Captured + ?Sized>(
     signals: &Signals,
     lasting: bool,

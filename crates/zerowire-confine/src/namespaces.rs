@@ -46,7 +46,7 @@ pub fn spawn_apart(
     outcome
 }
 
-/// Whether the same namespaces may be had later. After any other error the next way is tried:
+/// Whether the same namespaces may be had later. After any other error it tries the next way:
 /// security modules refuse namespaces by errors of their own. The last way returns an error that no
 /// namespace causes.
 fn is_passing(error: &io::Error) -> bool {

@@ -291,7 +291,7 @@ impl Server {
 
     /// Asks all control threads for a sign of life. False: one has not given the one before.
     pub fn answers(&self) -> bool {
-        // Each is asked.
+        // It asks each, also after one that does not answer.
         self.parts.roster.with_running(|vms| vms.filter(|(_, served)| !served.answers()).count() == 0)
     }
 

@@ -289,7 +289,7 @@ impl<T: Clone> Setting<T> {
         self.is_new.swap(false, Ordering::AcqRel).then(|| self.get())
     }
 
-    /// From now on it is something else, as the control thread is told.
+    /// Replaces it, and lets the control thread know.
     pub fn set(&self, value: T, control: &Control) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = value;
         self.is_new.store(true, Ordering::Release);

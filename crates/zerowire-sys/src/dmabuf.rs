@@ -12,7 +12,7 @@ const SYNC_START_READ: u64 = 1;
 /// on most machines).
 ///
 /// # Errors
-/// ENOTTY where it is no such buffer; what its driver says.
+/// ENOTTY: not a DMA buffer. Others come from its driver.
 pub fn begin_read(buffer: impl AsFd) -> io::Result<()> {
     loop {
         match DMA_BUF_IOCTL_SYNC.of(&buffer, SYNC_START_READ) {

@@ -203,7 +203,7 @@ mod tests {
             // SAFETY: takes nothing.
             let here = || unsafe { refilled(libc::SYS_gettid, [0; 6]) };
             let none = [usize::MAX, 0, 0, 0, 0, 0];
-            // SAFETY: there is no such descriptor.
+            // SAFETY: the descriptor does not exist.
             let failed = || unsafe { refilled(libc::SYS_close, none) };
             let (depth, ..) = if depth == 0 { (0, here(), failed()) } else { deep(depth - 1) };
             (depth + 1, here(), failed())

@@ -38,7 +38,7 @@ pub struct Reply<T>(Arc<Shared<T>>);
 #[derive(Debug)]
 pub struct Answer<T>(Arc<Shared<T>>);
 
-/// Why there is no answer.
+/// Why an answer does not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// It has not come in time, and may still come.

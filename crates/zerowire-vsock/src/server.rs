@@ -415,8 +415,8 @@ impl VsockServer {
         })
     }
 
-    /// What was moved so far of the VMs with these numbers, of those that run. Their control
-    /// threads are asked for a sign of life.
+    /// What was moved so far of the VMs with these numbers, of those that run. It asks their
+    /// control threads for a sign of life.
     pub fn handed_stats(&self, vms: &[usize]) -> Vec<(usize, ServedStats<VsockVmStats>)> {
         self.parts.roster.with_running(|running| {
             let asked = |(config, served): (&VsockConfig, &Served<VsockContext>)| {

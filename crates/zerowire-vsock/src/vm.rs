@@ -183,7 +183,7 @@ impl GroupVm {
         }
     }
 
-    /// A mapped connection is tried again for this reason; the log says so as often.
+    /// A mapped connection waits for its next try for this reason. The log says so now and then.
     pub(super) fn delay_map(&mut self, why: &str, now: Instant) {
         if self.doors.map_delays.is_due(now) {
             tracing::warn!("{}: a mapped connection waits, and is tried again: {why}", self.id.name);

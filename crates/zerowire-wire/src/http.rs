@@ -1,6 +1,6 @@
 //! HTTP/1.1: what its servers here have in common. The crate httparse parses heads.
 
-/// The length that a Content-Length header gives, at most `u64::MAX`; None if it is no number.
+/// The length that a Content-Length header gives, at most `u64::MAX`; None if it is not a number.
 pub fn content_length(value: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
     // `parse` alone would take a plus sign.

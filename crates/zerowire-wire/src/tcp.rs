@@ -20,7 +20,7 @@ pub const CHECKSUM_AT: usize = 16;
 pub const FIN: u8 = 0x01;
 /// Flag: the sender opens a connection.
 pub const SYN: u8 = 0x02;
-/// Flag: there is no connection any more.
+/// Flag: the connection is gone.
 pub const RST: u8 = 0x04;
 /// Flag: to be handed on at once.
 pub const PSH: u8 = 0x08;

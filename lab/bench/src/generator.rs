@@ -23,7 +23,7 @@ const SEND_BUFFER: i32 = 16 << 20;
 /// cache.
 const SEND_BATCH: usize = 256;
 
-/// A packet socket that waits where there is no room. It receives nothing until it is bound.
+/// A packet socket that waits for room. It receives nothing until it is bound.
 pub fn packet_socket() -> Result<OwnedFd> {
     let socket = packet::socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
     rustix::io::ioctl_fionbio(&socket, false)?;

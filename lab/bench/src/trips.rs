@@ -6,7 +6,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest round trip that is told from longer ones, in nanoseconds.
+/// Longer round trips count as this one, in nanoseconds.
 const LONGEST_NS: u64 = 10_000_000_000;
 
 /// The round trips of one run, in microseconds.

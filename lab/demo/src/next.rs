@@ -102,7 +102,7 @@ fn choose(shown: Shown, facts: &NextFacts) -> Next {
 }
 
 /// An Ethernet interface with a device behind it, up, with no address and in no bridge or bond.
-/// Files are looked up below `root`.
+/// Finds files below `root`.
 fn unused_interface(root: &Path) -> Option<String> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     let (routes, addresses) = (read("proc/net/route"), read("proc/net/if_inet6"));

@@ -37,7 +37,7 @@ pub fn measure_until<T: Debug>(what: &str, keeps: impl Fn(&T) -> bool, mut round
     eprintln!("{what}: {rounds:.4?}");
 }
 
-/// From this share of the time on nothing is told by how long something took.
+/// From this share of the time on, how long something took says nothing.
 const BUSY_PERCENT: u128 = 10;
 
 /// How long some program waited for a CPU since the start of the machine; 0 where the kernel does

@@ -187,8 +187,9 @@ impl Guest {
         Ok(output.text)
     }
 
-    /// Waits until a shell command succeeds in the guest; returns its output. The longer that takes,
-    /// the longer are the pauses: starting a program costs an emulated guest 10 ms of CPU time.
+    /// Waits until a shell command succeeds in the guest; returns its output. The longer that
+    /// takes, the longer are the pauses: starting a program costs an emulated guest 10 ms of CPU
+    /// time.
     ///
     /// # Errors
     /// It did not within `limit`; the message holds its last output.

@@ -216,7 +216,7 @@ fn a_capture_has_the_keys_that_are_required() {
     assert_eq!(keys_of_body(Response::json(200, &shown)), BTreeSet::from(keys));
     let unknown = super::body::parse::<CaptureTable>(b"{\"file\": \"f\", \"fle\": 1}");
     assert_eq!(unknown.expect_err("a key that there is not").pointer, "/fle");
-    // What is asked for has no other keys; what is shown has one more.
+    // A request has no other keys; what is shown has one more.
     let only = "$ref: \"#/components/schemas/Capture\"\n              unevaluatedProperties: false\n";
     assert!(description().contains(only));
     assert!(!schema(&description(), "Capture").iter().any(|line| line.contains("additionalProperties")));

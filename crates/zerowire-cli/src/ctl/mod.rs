@@ -228,7 +228,7 @@ struct VsockKeys {
 }
 
 impl VmKeys {
-    /// The keys that were given. Null for what is to be off.
+    /// The keys that were given. Null turns a thing off.
     fn given(&self) -> Result<Map<String, Value>> {
         let mut keys: Map<_, _> = serde_json::from_value(serde_json::to_value(self)?)?;
         keys.retain(|_, value: &mut Value| !value.is_null());

@@ -68,7 +68,7 @@ zerowire recv -p 9999 --to - | tar x           one connection to standard output
 zerowire recv -p 9999 --connections 4 --to f   four connections to f.1 to f.4"
 )]
 pub struct RecvArgs {
-    /// TCP port to listen at; 0: any free one, which is told.
+    /// TCP port to listen at; 0: any free one, which is printed.
     #[arg(short, long, value_name = "PORT")]
     pub port: u16,
     /// Network interface whose queue receives; with -q.
@@ -77,11 +77,10 @@ pub struct RecvArgs {
     /// Receive queue of the interface.
     #[arg(short, long, value_name = "QUEUE", requires = "interface")]
     queue: Option<u32>,
-    /// Ends when so many megabytes (of 1000000 bytes) have come, of all connections together.
+    /// Ends after this many megabytes (of 1000000 bytes), of all connections together.
     #[arg(short = 'r', long = "receive", value_name = "MEGABYTES")]
     megabytes: Option<u64>,
-    /// Takes so many connections, and ends when all have ended; 0: no end but -r, --timeout or a
-    /// signal.
+    /// Takes N connections, and ends when all have ended; 0: ends by -r, --timeout or a signal.
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     connections: usize,
     /// Which way receives.
@@ -95,7 +94,7 @@ pub struct RecvArgs {
     /// accepted.
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
-    /// Ends with an error when nothing has come for so long.
+    /// Ends with an error when nothing has come for this time.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     #[command(flatten)]
@@ -124,7 +123,7 @@ struct AreaArgs {
     /// The area lies in huge pages of 2 MiB.
     #[arg(long)]
     huge: bool,
-    /// Buffers of a NIC's queue are so long: a power of two from a page on (Linux 7.0, some
+    /// Length of the buffers of a NIC's queue: a power of two from a page on (Linux 7.0, some
     /// drivers; with --huge).
     #[arg(long, value_name = "BYTES", requires = "queue")]
     rx_buf_len: Option<u32>,

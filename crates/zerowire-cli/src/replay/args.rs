@@ -33,7 +33,7 @@ pub struct ReplayArgs {
     /// right after it. Matters for the recorded speed and --speed only.
     #[arg(long, value_enum, default_value = "fail")]
     pub backwards: Backwards,
-    /// Shorten recorded pauses to so many seconds.
+    /// Shorten longer recorded pauses to this time.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub max_gap: Option<f64>,
     /// Send what is whole of a capture that ends inside a packet.
@@ -75,10 +75,10 @@ pub struct PaceArgs {
     /// Send X times as fast as recorded.
     #[arg(short = 'x', long, visible_alias = "multiplier", value_name = "X", value_parser = positive, group = "pace")]
     speed: Option<f64>,
-    /// Send so many frames a second.
+    /// Send N frames a second.
     #[arg(short, long, value_name = "N", value_parser = positive, group = "pace")]
     pps: Option<f64>,
-    /// Send so many 10⁶ bits a second, counted from the Ethernet header to the end of the payload.
+    /// Send X times 10⁶ bits a second, counted from the Ethernet header to the end of the payload.
     #[arg(short = 'M', long, value_name = "X", value_parser = positive, group = "pace")]
     mbps: Option<f64>,
     /// Send as fast as the port takes frames.

@@ -127,8 +127,8 @@ pub struct ReplaySummary {
 }
 
 impl ReplaySummary {
-    /// Puts it together. `all_known` says whether `known` is all of the capture, and `counted` is what
-    /// the interface has counted meanwhile.
+    /// Puts it together. `all_known` says whether `known` is all of the capture, and `counted` is
+    /// what the interface has counted meanwhile.
     pub fn new(
         setting: ReplaySetting,
         known: Known,

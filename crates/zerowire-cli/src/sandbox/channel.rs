@@ -302,7 +302,8 @@ impl Channel {
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
-    /// Lets the other end see that nothing more comes. What it says is heard, for so long at most.
+    /// Lets the other end see that nothing more comes. What it says is heard for `patience` at
+    /// most.
     pub(crate) fn send_no_more(&self, patience: Duration) {
         if let Some(hearing) = &self.hearing {
             lock(hearing).until = Some(Instant::now() + patience);
@@ -424,7 +425,8 @@ pub(crate) mod tests {
         assert!(cpu < time / 2, "{cpu:?} of {time:?}");
     }
 
-    /// A user without rights has so many descriptors under way as a process of it may have.
+    /// A user without rights may have as many descriptors under way as one of its processes may
+    /// open.
     #[test]
     fn descriptors_wait_until_others_have_arrived() {
         own_process!();

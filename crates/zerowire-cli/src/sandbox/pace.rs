@@ -37,7 +37,7 @@ impl RestartPace {
     }
 }
 
-/// Of so much time the thread that hears a child may use one part, beyond a [`BURST`].
+/// The thread that hears a child may use one of this many parts of the time, beyond a [`BURST`].
 const PARTS: u32 = 4;
 /// CPU time that it may use at once.
 const BURST: Duration = Duration::from_millis(250);

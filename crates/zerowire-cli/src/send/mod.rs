@@ -101,8 +101,8 @@ pub struct SendArgs {
     /// one packet: those go one by one, as fragments.
     #[arg(long, value_name = "BYTES")]
     datagram: Option<usize>,
-    /// Give up when the peer takes nothing for so long, or doesn't answer when it is connected to;
-    /// without it, when the kernel does. Input that is slow to come is waited for.
+    /// Give up when the peer takes nothing for this time, or doesn't answer a new connection for
+    /// it; without it, when the kernel does. Input that is slow to come is waited for.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     /// No progress and no summary, only errors.

@@ -56,7 +56,7 @@ impl FollowLink {
     }
 }
 
-/// What is asked of a port, whatever its kind: [`PortSpec`] has these methods. [`fmt::Display`]
+/// A user's wish for a port, whatever its kind: [`PortSpec`] has these methods. [`fmt::Display`]
 /// gives the text of the port as [`PortSpec`] does.
 pub trait Spec: fmt::Display {
     /// Takes an option as the user gives it.

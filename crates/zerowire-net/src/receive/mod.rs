@@ -190,7 +190,7 @@ impl<I: Inlet> Receive<I> {
         &mut self.side.host
     }
 
-    /// Takes at most so many frames from the port in a turn from now on.
+    /// From now on a turn takes at most `frames` from the port.
     #[inline]
     pub fn limit(&mut self, frames: usize) {
         self.side.most_frames = frames;

@@ -33,7 +33,7 @@ pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
 /// Binds a socket to the interface of this number, for good where CAP_NET_RAW is missing.
 ///
 /// # Errors
-/// ENODEV: there is no such interface.
+/// ENODEV: the interface does not exist.
 pub fn bind_to_interface(socket: impl AsFd, index: u32) -> io::Result<()> {
     let index = i32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)

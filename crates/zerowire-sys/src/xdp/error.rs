@@ -129,7 +129,8 @@ pub enum XdpError {
         /// Its name, its number, where it is attached, and the remedy.
         program: String,
     },
-    /// What another process says that opens and binds sockets for this one, or who asks for a socket.
+    /// What another process says that opens and binds sockets for this one, or who asks for a
+    /// socket.
     #[error("{0}")]
     Told(String),
     /// A system call failed for another reason.

@@ -20,7 +20,7 @@ pub struct KickTimes {
 }
 
 impl KickTimes {
-    /// A kick took so long. Only the one thread that serves the ring may call this.
+    /// Counts a kick that took this time. Only the one thread that serves the ring may call this.
     pub fn add(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let add = |to: &AtomicU64, n| {

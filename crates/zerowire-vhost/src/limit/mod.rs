@@ -76,8 +76,8 @@ impl Allowance {
 struct Grant {
     /// What is left of it.
     allowed: Allowance,
-    /// Operations and bytes that may pass before the limiter hears of it. By so much each ring of
-    /// the VM can lengthen a burst.
+    /// Operations and bytes that may pass before the limiter hears of it. Each ring of the VM can
+    /// lengthen a burst by this.
     most_unpaid: (u64, u64),
 }
 
@@ -98,7 +98,7 @@ impl Grant {
 /// What has passed, and was not taken from the buckets yet.
 #[derive(Debug, Default)]
 struct Unpaid {
-    /// Of which buckets it is to be taken. Those of another limit have nothing to do with it.
+    /// The buckets that pay for it. Those of another limit have nothing to do with it.
     epoch: u64,
     operations: u64,
     bytes: u64,

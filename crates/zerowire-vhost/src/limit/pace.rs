@@ -48,7 +48,7 @@ impl LimitPace {
         Some(self.allow(limiter, now()))
     }
 
-    /// What may pass in a turn that begins now. The limiter is asked.
+    /// Asks the limiter what may pass in a turn that begins now.
     pub fn allow(&mut self, limiter: &Limiter, now: Instant) -> Allowance {
         self.now = Some(now);
         self.grant = None;
@@ -94,7 +94,7 @@ impl LimitPace {
         }
     }
 
-    /// The limiter hears of what has passed, and is asked before more does.
+    /// Tells the limiter what has passed. The next turn asks it before more does.
     fn pay(&mut self, limiter: &Limiter, now: Instant) {
         self.grant = None;
         let wait = limiter.take(&mut self.unpaid, now);
@@ -126,7 +126,7 @@ impl LimitPace {
     }
 
     /// The thread is about to sleep: how long it may because of the limit, None if nothing waits.
-    /// The limiter hears of what has passed, and is asked before more does.
+    /// Tells the limiter what has passed. The next turn asks it before more does.
     pub fn nap(&mut self, limiter: &Limiter, now: impl Fn() -> Instant) -> Option<Duration> {
         if self.unpaid.is_any() {
             self.pay(limiter, now());

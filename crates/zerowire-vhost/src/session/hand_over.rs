@@ -71,8 +71,8 @@ impl From<SessionError> for ImageError {
 }
 
 impl<'a> Session<'a> {
-    /// All that is known, for a successor. With it, where a log of this process's own is to be
-    /// copied to, if there is one.
+    /// All that is known, for a successor. With it, where to copy a log of this process's own, if
+    /// it has one.
     fn image(&self, connection: &MessageSocket) -> Result<(SessionImage, Option<DirtyLog>), ImageError> {
         let early = self.memory.current().log().filter(|log| log.place().is_none());
         let early = early.map(DirtyLog::in_file).transpose();
@@ -119,8 +119,8 @@ impl<'a> Session<'a> {
         Ok(image)
     }
 
-    /// Stops the rings and returns what a successor goes on with. The session is to be dropped, and
-    /// so is its connection. On an error nothing has changed.
+    /// Stops the rings and returns what a successor goes on with. Drop the session then, and its
+    /// connection. On an error nothing has changed.
     pub(crate) fn hand_over(&mut self, connection: &MessageSocket) -> Result<SessionImage, HandOverError> {
         if self.postcopy.is_advised() {
             return Err(HandOverError::Postcopy);

@@ -165,7 +165,7 @@ impl HostConnector {
     pub fn set_busy(&mut self, port: u32, kind: Kind, is_busy: bool) {
         let Self::Asks(asking) = self else { return };
         if is_busy {
-            // Those that are forgotten are tried once more.
+            // It tries those that it forgets once more.
             if asking.busy.len() >= MAX_BUSY {
                 asking.busy.clear();
             }

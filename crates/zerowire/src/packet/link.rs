@@ -16,7 +16,7 @@ use zerowire_wire::vnet::VnetHeader;
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
 
-/// How the kernel is told to look at a ring.
+/// How to make the kernel look at a ring.
 #[derive(Clone, Copy)]
 enum Kick {
     /// sendto(2) to the interface and the protocol of the frames, which begin with an Ethernet

@@ -54,7 +54,7 @@ impl PeerProgram {
     }
 }
 
-/// A peer, and the file that is to be run for it.
+/// A peer, and its program's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPeer {
     /// Which one.

@@ -71,7 +71,7 @@ fn versions(options: &PeersOptions) -> Vec<ProgramVersion> {
 
 fn version(peer: PeerProgram, program: &std::path::Path) -> Option<String> {
     match peer {
-        // It says so at its start only; then there is no port to test.
+        // It says so at its start only, before it looks for ports to test.
         PeerProgram::Testpmd => {
             let text = find::said(program, &["-v", "--no-huge", "-m", "32", "--no-pci", "--no-shconf"])?;
             let line = text.lines().find_map(|line| line.split_once("RTE Version: "))?.1;

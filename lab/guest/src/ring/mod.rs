@@ -335,7 +335,7 @@ impl DriverRing {
         self.is_due(after)
     }
 
-    /// Whether the device owes an interrupt that was asked for after so many chains.
+    /// Whether the device owes the interrupt that the driver wanted after `after` chains.
     pub(crate) fn is_due(&self, after: u16) -> bool {
         let ready = self.memory.used_idx().wrapping_sub(self.last_used);
         ready >= if self.event_idx { after.max(1) } else { 1 }

@@ -148,7 +148,7 @@ fn under_load(env: &Env<'_>, port: MigrationPort, switch: Switch) -> Result<Stri
     Ok(format!("{} MiB echoed across two migrations", bytes >> 20))
 }
 
-/// Has QEMU switch ahead of the pages, where that is asked for; over AF_XDP it must refuse.
+/// Has QEMU switch ahead of the pages, where `switch` wants that; over AF_XDP it must refuse.
 fn allow_postcopy(port: MigrationPort, switch: Switch, guest: &mut Guest, next: &mut Guest) -> Result<()> {
     match (port, switch) {
         (_, Switch::Ahead) => [guest, next].into_iter().try_for_each(Guest::allow_postcopy),

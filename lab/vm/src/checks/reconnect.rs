@@ -86,8 +86,8 @@ fn not_carried_out(net: &mut Net, control: &Path) -> Result<()> {
     net.check().map(drop)
 }
 
-/// An AF_XDP port lacks offloads that the guest has. QEMU leaves by itself, again and again, and the
-/// log says why that may be. The port before has all that the guest needs.
+/// An AF_XDP port lacks offloads that the guest has. QEMU leaves by itself, again and again, and
+/// the log says why that may be. The port before has all that the guest needs.
 fn fewer_features(net: &mut Net, control: &Path) -> Result<()> {
     change(control, "xdp:zw0")?;
     wait_for("the remedy in the log", LINK, || {

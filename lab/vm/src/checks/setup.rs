@@ -288,8 +288,8 @@ pub fn set_host_up(namespace: &Netns, mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// Runs `zerowire ctl` at a back end's control socket; returns what it prints. The error holds what it
-/// says of a request that is refused.
+/// Runs `zerowire ctl` at a back end's control socket; returns what it prints. The error holds what
+/// it says of a request that is refused.
 pub fn ctl(control: &Path, words: &[&str]) -> Result<String> {
     let mut command = Command::new(backend::program()?);
     command.arg("ctl").args(words).arg("--control").arg(control);

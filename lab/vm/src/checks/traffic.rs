@@ -213,9 +213,9 @@ impl Background {
         Ok(background)
     }
 
-    /// Waits until frames move: the counters of the host's end grow. If they don't, it runs a command in the
-    /// guest. A guest that stands still is QEMU's fault, and one that answers says what its
-    /// interface counted.
+    /// Waits until frames move: the counters of the host's end grow. If they don't, it runs a
+    /// command in the guest. A guest that stands still is QEMU's fault, and one that answers says
+    /// what its interface counted.
     pub fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
         let before = net.host_bytes()?;
         let flows = command::wait_for("traffic at the host's end", COMMAND, || {

@@ -1,4 +1,4 @@
-//! What a capture is asked for with, as JSON.
+//! A request for a capture, as JSON.
 
 use std::path::Path;
 

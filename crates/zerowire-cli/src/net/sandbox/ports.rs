@@ -58,7 +58,7 @@ pub(super) fn state(port: &dyn KeptPort, spec: &PortSpec) -> PortState {
     PortState { interface, interface_state, link: None, kernel_copies: spec.kernel_copies(), capture: None }
 }
 
-/// How long until a child that took no order is told again.
+/// How long until a child that took no order gets it again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is

@@ -248,7 +248,7 @@ impl VmFleet for Supervisor {
     fn vms(&self) -> Vec<VmInfo> {
         let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
         let all: Vec<_> = self.lock().all.iter().map(listed).collect();
-        // Nobody else waits for the VM that is asked.
+        // Nobody else waits for the VM that answers here.
         let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<VmKeeper>>)| match keeper {
             Some(keeper) => {
                 VmInfo { config: keeper.charge.config(), state, connected: keeper.charge.is_connected() }

@@ -80,7 +80,7 @@ impl HeardChild {
     }
 }
 
-/// Metadata that the child was given. None: there is no child.
+/// Metadata that the child was given. None without a child.
 pub(super) struct AskedMetadata {
     metadata: KeptMetadata,
     question: Option<Question>,
@@ -256,8 +256,8 @@ impl NetVm {
         ServedStats { vm, process: VmProcess { restarts: state.sums.restarts, child_answers } }
     }
 
-    /// Has the VM's frames go to another capture, or to none: the child is told until `deadline`.
-    /// Returns what takes those that are under way to the one before.
+    /// Has the VM's frames go to another capture, or to none: the child has until `deadline` to
+    /// take that. Returns what takes those that are under way to the one before.
     pub(super) fn set_capture(&self, capture: Option<&Capture>, deadline: Instant) -> Option<CaptureRelay> {
         let mut state = lock(&self.state);
         let before = state.capture.take().and_then(|mut capture| capture.take_relay());

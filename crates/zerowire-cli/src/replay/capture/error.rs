@@ -52,8 +52,8 @@ pub enum CaptureError {
     /// A pcapng block, beginning at `offset`, that breaks the format's rules.
     #[error("{place}: {what}: the file is damaged there (byte {offset}, unpacked)")]
     Block { place: CapturePosition, what: String, offset: u64 },
-    /// Frames without an Ethernet header. `number` is the packet's, None where the whole file has this
-    /// link type, and `interface` that of a pcapng section.
+    /// Frames without an Ethernet header. `number` is the packet's, None where the whole file has
+    /// this link type, and `interface` that of a pcapng section.
     #[error("{}", linktype::refusal(*link, *number, *interface))]
     LinkType { link: u32, number: Option<u64>, interface: Option<u32> },
 }

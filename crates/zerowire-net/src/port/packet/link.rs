@@ -42,8 +42,8 @@ pub struct Link {
     resting: bool,
     /// True: the description is another one.
     pub(super) changed: bool,
-    /// Frames that the kernel dropped, or that were lost in a ring that was closed, and that are not
-    /// counted yet.
+    /// Frames that the kernel dropped, or that were lost in a ring that was closed, and that are
+    /// not counted yet.
     pub(super) missed: u64,
     segment_bytes: usize,
 }

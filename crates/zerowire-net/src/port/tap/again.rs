@@ -111,7 +111,7 @@ impl Tap {
 
     /// For another process that serves this tap and finds it gone: its descriptors become queues of
     /// the interface that has the name now, with these settings. `may_make` is as in the process
-    /// that opened it. Does nothing where there is no interface.
+    /// that opened it. Does nothing without an interface.
     ///
     /// # Errors
     /// What the user reads.

@@ -120,7 +120,7 @@ impl Tap {
     /// Goes on with a tap that another process has opened. The interface may be gone.
     ///
     /// # Errors
-    /// There is no queue, or a descriptor belongs to something other than a tap.
+    /// A queue is missing, or a descriptor belongs to something other than a tap.
     pub fn take_over(
         name: String,
         queues: Vec<OwnedFd>,

@@ -173,7 +173,7 @@ impl XdpAccess {
         netdevice::mtu(&self.control, &self.interface)
     }
 
-    /// Whether nobody answers any more: what is refused then is no trouble.
+    /// Whether nobody answers any more. A refusal does no harm then.
     pub(super) fn is_over(&self) -> bool {
         matches!(&self.holder, XdpHolder::Another(keeper) if keeper.has_left())
     }
@@ -239,8 +239,8 @@ impl XdpAccess {
         self.number(XdpVerb::TooLong(pair), &[]).ok()
     }
 
-    /// Takes bytes of what may be pinned: the most as a whole, or where the port does with a part
-    /// (`pin=`) what there is.
+    /// Takes bytes of what may be pinned: `most_bytes`, or what is left of the limit where the port
+    /// does with a part (`pin=`).
     pub(super) fn pin(&self, least_bytes: u64, most_bytes: u64) -> Result<Pinned, XdpError> {
         let bytes = self.number(XdpVerb::Pin { least_bytes, most_bytes }, &[])?;
         Ok(Pinned { access: self.clone(), bytes })

@@ -67,7 +67,7 @@ impl XdpQueues {
     /// Attaches the program that steers frames; memory and sockets come with the guest.
     ///
     /// # Errors
-    /// [`PortError`]: there is no such interface or queue, or this process may not have it.
+    /// [`PortError`]: the interface or the queue does not exist, or this process may not have it.
     pub fn open(spec: &XdpSpec) -> Result<Self, PortError> {
         let other =
             |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };

@@ -42,7 +42,7 @@ pub(super) fn read_as_iperf3(listener: &TcpListener) -> Result<Moved> {
             std::thread::sleep(Duration::from_micros(100));
         }
         let took = begin.elapsed();
-        // The client shows what it is told here, and nobody looks at that.
+        // The client shows these figures, and nobody looks at them.
         test.finish(&sent, took.as_secs_f64(), 0.0)?;
         reader.join().map_err(|_| anyhow!("the reader panicked"))??;
         Ok((sent.bytes(), took))

@@ -119,7 +119,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether this process ends, and what can't be had is no trouble.
+    /// Whether this process ends. What it can't get does no harm then.
     pub(super) fn is_over(&self) -> bool {
         self.options.access.is_over()
     }
