@@ -44,8 +44,8 @@ mod vm {
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libfuzzer_sys::fuzz_target;
 use figures::{Figures, add};
+use libfuzzer_sys::fuzz_target;
 use message::{ENTRIES, bounded_report, short};
 use net_message::ChildWord;
 use sessions::KeptSession;
