@@ -355,7 +355,7 @@ socket\t'send, sendmsg, sendmmsg, with MSG_ZEROCOPY'
 uring\t'SEND_ZC and SENDMSG_ZC; an error where io_uring is not allowed'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l chunk -d 'Bytes of a stream in one call, 1 to 4194304. Default: 262144; 65536 to vsock:, where the kernel copies what is longer than the peer\'s credit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l datagram -d 'Payload of a datagram with --udp, 1 to 65507. Default: 1400, or what the path takes in one packet if that is less. Several go in one call and the kernel or the NIC cuts them (UDP_SEGMENT), unless there is room for only one, or they are longer than the path takes in one packet: those go one by one, as fragments' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l timeout -d 'Give up when the peer takes nothing for so long, or doesn\'t answer when it is connected to; without it, when the kernel does. Input that is slow to come is waited for' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l timeout -d 'Give up when the peer takes nothing for this time, or doesn\'t answer a new connection for it; without it, when the kernel does. Input that is slow to come is waited for' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l json -d 'The result as JSON to a file, in place of the summary; - is standard output. Progress is on standard error' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
@@ -368,11 +368,11 @@ journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l udp -d 'Datagrams instead of a stream (with HOST:PORT and unix:PATH)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s q -l quiet -d 'No progress and no summary, only errors'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s p -l port -d 'TCP port to listen at; 0: any free one, which is told' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s p -l port -d 'TCP port to listen at; 0: any free one, which is printed' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s i -l interface -d 'Network interface whose queue receives; with -q' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s q -l queue -d 'Receive queue of the interface' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s r -l receive -d 'Ends when so many megabytes (of 1000000 bytes) have come, of all connections together' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s c -l connections -d 'Takes so many connections, and ends when all have ended; 0: no end but -r, --timeout or a signal' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s r -l receive -d 'Ends after this many megabytes (of 1000000 bytes), of all connections together' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -s c -l connections -d 'Takes N connections, and ends when all have ended; 0: ends by -r, --timeout or a signal' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l mode -d 'Which way receives' -r -f -a "auto\t'With -i and -q: queue. Else multishot, or plain where io_uring is refused'
 plain\t'epoll and recvmsg: every kernel and container'
 multishot\t'io_uring multishot receive into provided buffers; an error where io_uring is refused'
@@ -380,10 +380,10 @@ nodev\t'io_uring zero-copy receive without a device: the kernel copies into the 
 queue\t'io_uring zero-copy receive: the NIC places payload in the area; needs -i and -q'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l bind -d 'Address or name to listen at; :: is all addresses, IPv6 and IPv4' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l to -d 'Writes what comes to a file, straight from the area; - is standard output. Of more than one connection each gets a file of its own: FILE.1, FILE.2, in the order in which they were accepted' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l timeout -d 'Ends with an error when nothing has come for so long' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l timeout -d 'Ends with an error when nothing has come for this time' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l buffer -d 'Length of a buffer' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l buffers -d 'Number of buffers' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l rx-buf-len -d 'Buffers of a NIC\'s queue are so long: a power of two from a page on (Linux 7.0, some drivers; with --huge)' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l rx-buf-len -d 'Length of the buffers of a NIC\'s queue: a power of two from a page on (Linux 7.0, some drivers; with --huge)' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l json -d 'The result as JSON to a file; - is standard output, in place of the summary' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
@@ -420,8 +420,8 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s l -l loop -
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s L -l limit -d 'Frames to send in all' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l duration -d 'Seconds to send for' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s x -l speed -l multiplier -d 'Send X times as fast as recorded' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s p -l pps -d 'Send so many frames a second' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s M -l mbps -d 'Send so many 10⁶ bits a second, counted from the Ethernet header to the end of the payload' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s p -l pps -d 'Send N frames a second' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s M -l mbps -d 'Send X times 10⁶ bits a second, counted from the Ethernet header to the end of the payload' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l port -d 'How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet socket whose frames the kernel copies, xdp is AF_XDP; auto takes the ring, and the socket where rings are refused' -r -f -a "auto\t'A packet ring, and where rings are refused a packet socket'
 packet\t'A packet ring (PACKET_TX_RING): no copy in the socket'
 xdp\t'AF_XDP'
@@ -439,7 +439,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l short -d 'P
 skip\t'Leave it out'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l backwards -d 'Packets whose time is before that of their predecessor: refuse the capture, or send them right after it. Matters for the recorded speed and --speed only' -r -f -a "fail\t'Refuse the capture'
 send\t'Send it right after its predecessor'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-gap -d 'Shorten recorded pauses to so many seconds' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-gap -d 'Shorten longer recorded pauses to this time' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-memory -d 'Memory for the capture: K, M and G stand for powers of 1024. A capture that needs more is read while it is sent' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l json -d 'Write the summary as JSON to FILE, or in place of the text to standard output (-)' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''

@@ -140,7 +140,7 @@
 // A flag of zw_frames_options, AF_XDP only: memory in pages of 2 MiB.
 #define ZW_FRAMES_HUGE_PAGES 16u
 
-// A flag of zw_vnet_header: the checksum from csum_start on is to be put at csum_start +
+// A flag of zw_vnet_header: sum from csum_start on, and put the checksum at csum_start +
 // csum_offset, where the frame has the sum of the pseudo header (VIRTIO_NET_HDR_F_NEEDS_CSUM).
 #define ZW_VNET_NEEDS_CSUM 1u
 
@@ -200,11 +200,12 @@
 // of it.
 #define ZW_ARRIVAL_ACCEPTED 4u
 
-// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger are so many.
+// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger is the exact number.
 #define ZW_ZERO_COPIED_EXACT 0
 
-// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what
-// it copies from beside the headers (headers too long, no header split).
+// The same: zero_copied_bytes is the most that it can be. The kernel counts what it copies of a
+// frame's fragments, but not what it copies from beside the headers (headers too long, no header
+// split).
 #define ZW_ZERO_COPIED_AT_MOST 1
 
 // The same: nobody knows, they are all bytes. The kernel counts no copies (before Linux 7.2).
@@ -219,7 +220,7 @@ typedef struct zw_receiver zw_receiver;
 // The area of a receiver, for others to use. Any thread may use it.
 typedef struct zw_shared_area zw_shared_area;
 
-// A DMA buffer that is to be the area of a receiver. Any thread may use it.
+// A DMA buffer to make a receiver's area of. Any thread may use it.
 typedef struct zw_dmabuf zw_dmabuf;
 
 // Memory cut into buffers of one length. Any thread may use it.
@@ -265,7 +266,7 @@ typedef struct zw_vsock_options {
 
 // Payload in a window.
 typedef struct zw_packet {
-    // sizeof(struct zw_packet), set by you: so much is written. Later versions append fields.
+    // sizeof(struct zw_packet), set by you: no more is written. Later versions append fields.
     size_t size;
     // Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest
     // may.
@@ -309,7 +310,7 @@ typedef struct zw_sender_options {
 
 // What a sender left behind.
 typedef struct zw_closed {
-    // sizeof(struct zw_closed), set by you: so much is written. Later versions append fields.
+    // sizeof(struct zw_closed), set by you: no more is written. Later versions append fields.
     size_t size;
     // Payloads that were not back in time.
     size_t aborted;
@@ -322,7 +323,7 @@ typedef struct zw_closed {
 // Tickets whose memory is back: all from first to last, both included. Tickets wrap around at
 // 2^32.
 typedef struct zw_completion {
-    // sizeof(struct zw_completion), set by you: so much is written. Later versions append fields.
+    // sizeof(struct zw_completion), set by you: no more is written. Later versions append fields.
     size_t size;
     // First ticket.
     uint32_t first;
@@ -337,7 +338,7 @@ typedef struct zw_completion {
 // What went how. Lent bytes are counted when they come back: only then it is known whether the
 // kernel copied them.
 typedef struct zw_ledger {
-    // sizeof(struct zw_ledger), set by you: so much is written. Later versions append fields.
+    // sizeof(struct zw_ledger), set by you: no more is written. Later versions append fields.
     size_t size;
     // Payloads sent.
     uint64_t payloads;
@@ -369,8 +370,8 @@ typedef struct zw_frames_options {
     uint32_t places;
     // Entries of AF_XDP's rings, a power of two. 0: 2048.
     uint32_t entries;
-    // Ring only: frames of up to so many bytes, 65535 at most, are copied by the kernel in place
-    // of lent: for interfaces that copy lent frames anyway (veth, tap, lo). 0: all are lent.
+    // Ring only: the kernel copies frames of at most this many bytes (65535 or less) and borrows
+    // longer ones: for interfaces that copy lent frames anyway (veth, tap, lo). 0: all are lent.
     uint32_t copy_up_to;
     // Bytes of the longest frame, Ethernet header included. 0: what the MTU allows; with
     // ZW_FRAMES_OFFLOAD the longest there is.
@@ -431,7 +432,7 @@ typedef struct zw_receiver_options {
     // connections send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING:
     // not at all.
     uint32_t gather_us;
-    // ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or
+    // ZW_RECV_QUEUE: bytes of a buffer to ask the driver for, a power of two, a page or
     // more (Linux 7.0, some drivers; above a page with ZW_HUGE_PAGES). 0: a page.
     uint32_t rx_buf_len;
     // ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16);
@@ -467,7 +468,7 @@ typedef struct zw_arrival {
 
 // What happened besides bytes, since the receiver was made.
 typedef struct zw_recv_events {
-    // sizeof(struct zw_recv_events), set by you: so much is written. Later versions append fields.
+    // sizeof(struct zw_recv_events), set by you: no more is written. Later versions append fields.
     size_t size;
     // Receives that found no buffer. Nothing is lost; the connections wait.
     uint64_t out_of_buffers;
@@ -644,7 +645,7 @@ ssize_t zw_vsock_read(struct zw_vsock *connection, void *to, size_t length);
 // ended. -EAGAIN: no room, on a connection that does not block.
 ssize_t zw_vsock_write(struct zw_vsock *connection, const void *from, size_t length);
 
-// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what
+// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest hears of either. After SHUT_RD what
 // was published can still be taken; the end comes behind it.
 int zw_vsock_shutdown(struct zw_vsock *connection, int how);
 
@@ -721,8 +722,8 @@ int zw_sender_new(int fd, const struct zw_sender_options *options, struct zw_sen
 // listens, said of an earlier datagram.
 int zw_sender_send(struct zw_sender *sender, const void *data, size_t length, uint32_t *ticket);
 
-// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was
-// lent then.
+// As zw_sender_send, without waiting. -EAGAIN, without an error text: all room is taken, and
+// nothing was lent.
 int zw_sender_try_send(struct zw_sender *sender, const void *data, size_t length, uint32_t *ticket);
 
 // As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when
@@ -730,7 +731,7 @@ int zw_sender_try_send(struct zw_sender *sender, const void *data, size_t length
 // copied (scattered).
 int zw_sender_sendv(struct zw_sender *sender, const struct iovec *pieces, size_t count, uint32_t *ticket);
 
-// As zw_sender_sendv, without waiting: -EAGAIN, without words, if there is no room.
+// As zw_sender_sendv, without waiting. -EAGAIN, without an error text: all room is taken.
 int zw_sender_try_sendv(struct zw_sender *sender, const struct iovec *pieces, size_t count, uint32_t *ticket);
 
 // Sends several payloads in order, each element one: datagrams with few system calls (sendmmsg).
@@ -744,8 +745,8 @@ ssize_t zw_sender_send_many(struct zw_sender *sender, const struct iovec *payloa
 // it until then. Otherwise the lease is still yours.
 int zw_sender_send_lease(struct zw_sender *sender, struct zw_lease *lease, uint32_t *ticket);
 
-// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease
-// is still yours.
+// As zw_sender_send_lease, without waiting. -EAGAIN, without an error text: all room is taken, and
+// the lease is still yours.
 int zw_sender_try_send_lease(struct zw_sender *sender, struct zw_lease *lease, uint32_t *ticket);
 
 // As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and
@@ -861,8 +862,8 @@ size_t zw_frames_max(const struct zw_frames *frames);
 // place; -EINVAL: no whole Ethernet header.
 int zw_frames_reserve(struct zw_frames *frames, size_t length, void **data);
 
-// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with
-// what `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
+// The frame is built: send the first `length` bytes of the place that was reserved, with what
+// `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
 // reserved.
 //
 // From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a
@@ -877,7 +878,7 @@ int zw_frames_commit(struct zw_frames *frames, size_t length, const struct zw_vn
 
 // Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header
 // into its checksum field, and fills in the header for zw_frames_commit. gso_size: bytes of
-// payload of the segments that it is cut into; 0: only its checksum is to be done.
+// payload of the segments that it is cut into; 0: it needs only its checksum.
 //
 // -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above
 // 65535.
@@ -970,9 +971,8 @@ int zw_receiver_remove(struct zw_receiver *receiver, uint64_t connection);
 // -ENOENT: no such connection.
 int zw_receiver_socket(struct zw_receiver *receiver, uint64_t connection);
 
-// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no
-// limit. Set right after zw_receiver_add it holds from the first byte. -ENOENT: no such
-// connection.
+// Receives at most `bytes` more on a connection, and not a byte beyond; UINT64_MAX: no limit. Set
+// right after zw_receiver_add it holds from the first byte. -ENOENT: no such connection.
 int zw_receiver_limit(struct zw_receiver *receiver, uint64_t connection, uint64_t bytes);
 
 // Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to
@@ -1034,8 +1034,8 @@ int zw_receiver_add_area(struct zw_receiver *receiver, size_t buffer_bytes, size
 // Linux 7.0): zw_receiver_import. The memory and, with a queue, the queue are kept until the last
 // receiver, the last buffer that is held of all of them, and this handle have gone.
 //
-// What each of them was given is told by its own ledger; which of them counts a piece that the
-// kernel copied is left to chance, the sums are right.
+// Each of them counts in its own ledger what it was given. Which of them counts a piece that the
+// kernel copied is left to chance; the sums are right.
 //
 // -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no
 // descriptor is free.
