@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::command::wait_for;
 use crate::device::add_socket;
 use crate::guest::{COMMAND, Guest};
 
@@ -59,6 +60,16 @@ impl VsockDevice {
     /// QEMU refuses.
     pub fn plug_second(&self, guest: &mut Guest) -> Result<()> {
         add_socket(guest, &self.chardev(), &self.socket, self.reconnect)?;
+        if self.reconnect {
+            // QEMU connects in the background then, and its vsock device does not wait for that.
+            wait_for("QEMU's connection", COMMAND, || {
+                let all = guest.qmp.execute("query-chardev", json!({}))?;
+                let mut all = all.as_array().into_iter().flatten();
+                let ours = all.find(|chardev| chardev["label"] == self.chardev().as_str());
+                let file = ours.and_then(|chardev| chardev["filename"].as_str()).unwrap_or("disconnected:");
+                Ok((!file.starts_with("disconnected:")).then_some(()))
+            })?;
+        }
         let port = guest.take_port(&self.id)?;
         guest.qmp.execute("device_add", self.arguments(&port))?;
         Ok(())
