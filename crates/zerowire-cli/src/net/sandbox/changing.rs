@@ -13,7 +13,7 @@ use super::vm::NetVm;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::{ANSWER_PATIENCE, settled};
 
-/// How much longer all children may take for each that is told: they parse at the same time.
+/// How much longer all children may take for each one of them: they parse at the same time.
 const A_VM: Duration = Duration::from_millis(20);
 
 /// Changes these VMs. Returns what failed.

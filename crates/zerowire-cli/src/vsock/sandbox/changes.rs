@@ -42,8 +42,8 @@ struct AskedChange {
 }
 
 impl AskedChange {
-    /// Sends it, and waits until `deadline` for room in the socket and for descriptors that are under
-    /// way. None: the child has ended.
+    /// Sends it, and waits until `deadline` for room in the socket and for descriptors that are
+    /// under way. None: the child has ended.
     fn send(self, deadline: Instant) -> io::Result<Option<Question<GroupWord>>> {
         let Self { question, unsent } = self;
         let Some((change, fds)) = unsent else { return Ok(Some(question)) };
@@ -180,8 +180,8 @@ impl Keeper<VsockGroup> {
     }
 
     /// Gives a VM other limits. Waits until `deadline` for room in the child's socket, and not for
-    /// the answer: the limits hold when that has [come](crate::sandbox::link::settled). A child that
-    /// starts later has them from the start.
+    /// the answer: the limits hold when that has [come](crate::sandbox::link::settled). A child
+    /// that starts later has them from the start.
     ///
     /// # Errors
     /// The child takes no order: they are as before.
