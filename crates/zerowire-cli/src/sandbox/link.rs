@@ -86,7 +86,7 @@ impl<W> ChildLink<W> {
         deadline: Instant,
     ) -> io::Result<Question<W>> {
         let question = self.expect();
-        question.send_when_few(&order(question.number), fds, deadline)?;
+        self.channel.send_when_few(&order(question.number), fds, deadline)?;
         Ok(question)
     }
 
@@ -121,19 +121,6 @@ impl<W> Question<W> {
     /// The number that the answer has.
     pub(crate) fn number(&self) -> u64 {
         self.number
-    }
-
-    /// Sends it, as [`Channel::send_when_few`] does.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn send_when_few(
-        &self,
-        order: &impl Serialize,
-        fds: &[BorrowedFd<'_>],
-        deadline: Instant,
-    ) -> io::Result<()> {
-        self.link.channel.send_when_few(order, fds, deadline)
     }
 
     /// Sends it, as [`Channel::send_until`] does.
