@@ -96,7 +96,7 @@ pub fn labels(records: &[Record], fields: &[Field]) -> Vec<String> {
     labels
 }
 
-/// An error if no record has one of these members: a key was misspelt, or its name changed.
+/// An error for a field that no record has: its key was misspelt, or has another name now.
 pub fn verify(spec: &Spec, records: &[Record], fields: &[Field]) -> Result<()> {
     match fields.iter().find(|field| !records.iter().any(|record| record.has(&field.key))) {
         Some(field) => bail!("{}: nothing in '{}' has the member '{}'", spec.file, spec.list, field.key),

@@ -71,7 +71,7 @@ fn versions(options: &PeersOptions) -> Vec<ProgramVersion> {
 
 fn version(peer: PeerProgram, program: &std::path::Path) -> Option<String> {
     match peer {
-        // It says so at its start only, before it looks for ports to test.
+        // It prints its version when it starts, and ends then: it has no port to test.
         PeerProgram::Testpmd => {
             let text = find::said(program, &["-v", "--no-huge", "-m", "32", "--no-pci", "--no-shconf"])?;
             let line = text.lines().find_map(|line| line.split_once("RTE Version: "))?.1;
