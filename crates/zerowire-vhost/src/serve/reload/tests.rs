@@ -41,6 +41,8 @@ struct IdleVms {
     /// How many removals go side by side, and how many there have been.
     together: usize,
     going: (Mutex<usize>, Condvar),
+    /// The VMs that were there when some got other limits.
+    updated: Mutex<Vec<String>>,
     /// Added when another one has gone.
     late: Mutex<Vec<OnPort>>,
 }
@@ -148,6 +150,7 @@ impl Reloads for IdleVms {
 
     fn update(&self, kept: Vec<(OnPort, OnPort)>) -> Vec<ChangeError<StartError>> {
         let mut all = self.all.lock().expect("no panic");
+        *self.updated.lock().expect("no panic") = all.iter().map(|(vm, _)| vm.name.clone()).collect();
         for (_, wanted) in kept {
             all.iter_mut()
                 .filter(|(vm, _)| vm.name == wanted.name)
@@ -264,6 +267,18 @@ fn a_file_that_is_read_again_removes_vms_side_by_side() {
     assert_eq!((done.removed, done.replaced), (vec!["d".to_owned()], vec!["a".to_owned(), "c".to_owned()]));
     assert!(done.errors.is_empty(), "{:?}", done.errors);
     assert_eq!(vms.ports(), named(&[("b", "b"), ("a", "p"), ("e", "q"), ("c", "r")]), "in the file's order");
+}
+
+/// To add a VM may take long, or never end.
+#[test]
+fn limits_hold_before_a_vm_is_added_and_behind_all_removals() {
+    let before = ["a", "gone"].map(str::to_owned);
+    let vms = IdleVms::with(&[on("a", "p"), on("gone", "q")]);
+    let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
+    let wanted = vec![on("new", "r"), OnPort { limits, ..on("a", "p") }];
+    assert_eq!(reload(&vms, &before, wanted).expect("a good file").errors, [""; 0]);
+    assert_eq!(vms.updated.lock().expect("no panic").as_slice(), ["a"]);
+    assert!(vms.vms().iter().any(|vm| vm.config.limits == limits));
 }
 
 /// A change that hangs holds up no other one for ever, and a VM that can't get its turn keeps its

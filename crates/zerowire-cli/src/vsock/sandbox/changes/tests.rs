@@ -163,6 +163,27 @@ fn limits_hold_when_the_child_says_so() {
     assert_eq!(carry_out(false), Ok(()), "the next one has them");
 }
 
+/// The child has not run yet since many VMs got other limits.
+#[test]
+fn limits_wait_for_room_among_a_childs_orders() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (keeper, child) = Keeper::played(group(dir.path(), 0));
+    let link = keeper.link().expect("a child");
+    keeper.charge.hand(&link).expect("room");
+    assert_eq!(given(&child).len(), 2);
+    let vm = lock(&keeper.charge.members).vms[0].clone();
+    let text = "x".repeat(20_000);
+    let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| keeper.ask_rates(&vm, limits(), Instant::now() + Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!asks.is_finished(), "it waits");
+        (0..full).for_each(|_| drop(child.receive::<String>()));
+        assert!(matches!(next(&child), GroupOrder::Change(VmChange::Rates(_, 0, _))));
+        assert!(asks.join().expect("no panic").is_ok_and(|asked| asked.is_some()));
+    });
+}
+
 /// Several callers change one VM at the same time.
 #[test]
 fn the_limits_that_a_child_gets_last_are_those_that_are_kept() {
