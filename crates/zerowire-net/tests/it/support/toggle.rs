@@ -109,7 +109,9 @@ pub fn changing_frame(backend: &Backend, vm: &str, peer: &mut Peer, shape: Shape
             - before.copied_bytes.get("metadata").unwrap_or(&0);
         // The kernel refuses headers that make no sense: none may ever get that far.
         assert_eq!(dropped("port_refused"), 0, "{shape:?}");
-        if seen >= 1000 && dropped("bad_offload") >= 30 && metadata >= 30 * sound.len() as u64 {
+        // On a busy machine one of the writers may not have run before the others did all of it.
+        let all_wrote = togglers.iter().all(|t| t.writes() > 0);
+        if all_wrote && seen >= 1000 && dropped("bad_offload") >= 30 && metadata >= 30 * sound.len() as u64 {
             break;
         }
         assert!(
@@ -117,5 +119,4 @@ pub fn changing_frame(backend: &Backend, vm: &str, peer: &mut Peer, shape: Shape
             "the memory did not change as it should: {shape:?}, {seen} came, {now:?}"
         );
     }
-    assert!(togglers.iter().all(|t| t.writes() > 0));
 }
