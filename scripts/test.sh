@@ -27,19 +27,8 @@ CARGO=${CARGO:-cargo}
 passed=0 failed=0 skipped=0
 failures=
 # The program that is tested in guests (it runs there, too, as does zerowire-bench beside it), and what drives them.
-ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/release/zerowire
+ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/debug/zerowire
 drivers=target/debug
-
-# Builds what runs in guests, the programs of the tests among it: they are emulated, so they are optimised, but soon built.
-# What drives the guests is not.
-build_static() {
-    set -- --package zerowire-vmtest
-    for program in zerowire zerowire-bench zw-vsock zw-recv zw-xdp zw-front; do
-        set -- "$@" --bin "$program"
-    done
-    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-        scripts/static.sh "$@"
-}
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -71,7 +60,7 @@ finish_with_failure() {
 
 logs=target/test-logs
 mkdir -p $logs || give_up "cannot create $logs"
-rm -f $logs/*.log
+rm -f $logs/*.log $logs/*.status
 
 # logged NAME COMMAND...: shows and keeps what the command says; returns its status.
 logged() {
@@ -102,10 +91,11 @@ ready() {
     rustup component add rustfmt clippy || give_up "no rustfmt and clippy: install them with rustup"
 }
 
-# What the later stages need, while the tests wait most of the time. What fails here fails there again, and is shown and counted.
+# What the later stages need, while others wait. What fails here fails there again, and is shown and counted. The fuzz targets are
+# needed last, and go on beside the guests.
 build_ahead() {
-    build_static
-    scripts/fuzz.sh build
+    scripts/static.sh tests
+    nice scripts/fuzz.sh build
 }
 
 # Prints the directory of each test program's package, and the program. The long ones come first.
@@ -135,7 +125,6 @@ cargo_tests() {
             status=$?
             echo "$name: $(grep "^test result: " "$log" || echo "no result, status $status")"
             [ $status = 0 ]' sh || status=$?
-        wait
         cat $logs/run-*.log
         logged cargo-doc $tests --doc || status=$?
     fi
@@ -171,6 +160,8 @@ cargo_tests() {
 
 fuzz_tests() {
     say "fuzz: scripts/fuzz.sh short"
+    # Until they are built.
+    wait
     status=0
     logged fuzz scripts/fuzz.sh short || status=$?
     sums=$(sed -n 's/^fuzz-tests: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $logs/fuzz.log | tail -n 1)
@@ -185,10 +176,9 @@ fuzz_tests() {
 }
 
 vm_tests() {
-    # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build; what runs
-    # in them is built for release. No test is about speed: all of the optimising takes twice as long.
+    # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build.
     stage build $CARGO build --workspace --locked --bins --examples || return
-    stage static build_static || return
+    stage static scripts/static.sh tests || return
     ZEROWIRE_AGENTS=${ZEROWIRE_BIN%/*}
     export ZEROWIRE_BIN ZEROWIRE_AGENTS
     say "vm: $drivers/zerowire-vmtest"
@@ -244,8 +234,8 @@ stage deny scripts/deny.sh
 skipped=$((skipped + $(grep -c '^not run: ' $logs/deny.log)))
 cargo_tests "$1"
 if [ "$1" = all ]; then
-    fuzz_tests
     vm_tests
+    fuzz_tests
     # It is made for a terminal of 80 columns.
     [ -x $drivers/zerowire-demo ] && stage demo $drivers/zerowire-demo &&
         stage demo-width sh -c '! LC_ALL=C.UTF-8 grep -E "^.{81}" "$0"' $logs/demo.log

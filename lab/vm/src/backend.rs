@@ -340,15 +340,19 @@ pub fn static_bench() -> Result<PathBuf> {
     }
 }
 
-/// Where `scripts/static.sh` builds.
+/// Where `scripts/static.sh` builds for this test program: in `release` for `target/release`, in
+/// `debug` for `target/debug`.
 fn static_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the test program's own path")?;
-    let target = own.parent().and_then(Path::parent).context("the test program's folder")?;
-    Ok(target.join("x86_64-unknown-linux-gnu/release"))
+    let (target, profile) = own
+        .parent()
+        .and_then(|folder| Some((folder.parent()?, folder.file_name()?)))
+        .context("the test program's folder")?;
+    Ok(target.join("x86_64-unknown-linux-gnu").join(profile))
 }
 
 fn without_libraries(path: PathBuf) -> Result<PathBuf> {
-    const BUILD: &str = "run `scripts/static.sh`";
+    const BUILD: &str = "run `scripts/static.sh` (`scripts/static.sh tests` for target/debug)";
     if !path.is_file() {
         bail!("no static program {}: {BUILD}", path.display());
     }
