@@ -116,16 +116,16 @@ fn translate_sealed(made: Result<(), i32>) -> Finding {
     match made {
         Ok(()) => Finding::ok(
             "memfd with F_SEAL_FUTURE_WRITE",
-            "Later versions can let programs map what a guest sends; zerowire vsock needs none of it yet.",
+            "Host programs can receive mapped: they read what a guest sends in windows that they can't write.",
         ),
         Err(libc::EINVAL) => Finding::missing(
             "no F_SEAL_FUTURE_WRITE (EINVAL)",
-            "Later versions can't map what a guest sends into programs. No matter to zerowire vsock today.",
+            "Mapped receive can't work: host programs connect by unix sockets alone.",
         )
         .remedy("Boot Linux 5.1 or newer."),
         Err(e) => Finding::missing(
             errno::said("no sealed memfd", e),
-            "Later versions can't map what a guest sends into programs. No matter to zerowire vsock today.",
+            "Mapped receive can't work: host programs connect by unix sockets alone.",
         )
         .remedy("Allow memfd_create in the seccomp filter; sysctl vm.memfd_noexec must not be 2."),
     }

@@ -30,6 +30,9 @@ fn a_thousand_connections_are_asked_for() {
 #[test]
 fn sealed_memory_by_errno() {
     assert_eq!(translate_sealed(Ok(())).outcome, CheckOutcome::Ok);
+    let refused = translate_sealed(Err(libc::EPERM));
+    assert_eq!(refused.outcome, CheckOutcome::Missing);
+    assert!(refused.consequence.contains("unix sockets alone"), "{refused:?}");
     assert!(translate_sealed(Err(libc::EINVAL)).remedy.is_some_and(|r| r.contains("5.1")));
     assert!(translate_sealed(Err(libc::EACCES)).remedy.is_some_and(|r| r.contains("memfd_noexec")));
 }
