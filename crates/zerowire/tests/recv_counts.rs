@@ -8,7 +8,7 @@ mod streams;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
-use streams::{ALL, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
+use streams::{ALL, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Arrival, Receiver, RecvBackend, What};
 use zerowire_testkit::alloc::Counting;
 
@@ -185,7 +185,7 @@ fn datagrams_survive_an_overflow() {
         for arrival in batch.drain(..) {
             let What::Data(lease) = arrival.what else { panic!("{arrival:?}") };
             assert_eq!(lease.len(), 200 + next % 300, "datagram {next}");
-            assert!(lease.iter().enumerate().all(|(i, x)| *x == byte(next, i)), "datagram {next}");
+            assert!(*lease == pattern(next, 0, lease.len()), "datagram {next}");
             next += 1;
         }
     }

@@ -30,12 +30,13 @@ pub fn number(frame: &[u8]) -> u32 {
 
 /// Bytes up to `len` that follow from `n` and their place.
 pub fn fill(f: &mut Vec<u8>, n: u32, len: usize) {
-    let mut state = n.wrapping_mul(0x9e37_79b9) | 1;
+    // Eight bytes at a time: tests fill frames by the million.
+    let mut state = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     while f.len() < len {
         state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        f.push(state as u8);
+        state ^= state >> 7;
+        state ^= state << 17;
+        f.extend_from_slice(&state.to_le_bytes()[..(len - f.len()).min(8)]);
     }
 }
 

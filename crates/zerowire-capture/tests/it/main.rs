@@ -40,7 +40,12 @@ fn so_far(path: &Path) -> CaptureFile {
 
 /// The bytes of packet `n`.
 fn packet(n: u32, len: usize) -> Vec<u8> {
-    n.to_le_bytes().into_iter().chain((4..len).map(|i| (i as u32 * 7 + n) as u8)).take(len).collect()
+    let period: Vec<u8> = (0..256).map(|i| (i * 7 + n) as u8).collect();
+    let mut bytes = period.repeat(len.div_ceil(period.len()));
+    bytes.truncate(len);
+    let head = len.min(4);
+    bytes[..head].copy_from_slice(&n.to_le_bytes()[..head]);
+    bytes
 }
 
 fn record(queue: &mut CaptureQueue, bytes: &[u8]) {

@@ -42,14 +42,9 @@ impl Conn {
     }
 }
 
-/// Byte `i` of what flows either way on any connection.
-fn pattern(i: u32) -> u8 {
-    (i.wrapping_mul(31) ^ i >> 8) as u8
-}
-
-/// Bytes of the pattern.
+/// Bytes of what flows either way on any connection.
 pub fn bytes(from: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| pattern(from.wrapping_add(i))).collect()
+    zerowire_vsock::testing::bytes(from, len as u32)
 }
 
 /// The device and its guests.

@@ -1,7 +1,7 @@
 //! What arrived is given although something failed behind it. The descriptors of the process run
 //! out.
 
-use crate::support::streams::{ALL, LONG, Reader, byte, pattern, receiver, tcp_pair};
+use crate::support::streams::{ALL, LONG, Reader, pattern, receiver, tcp_pair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -99,7 +99,7 @@ fn accepting_without_descriptors(backend: RecvBackend) {
     let new = reader.batch.remove(0).connection;
     reader.expect(new, 1);
     reader.check(0);
-    far.write_all(&[byte(1, 0)]).unwrap();
+    far.write_all(&pattern(1, 0, 1)).unwrap();
     drop((a, far));
     reader.until(&mut r, Reader::all_ended);
     assert_eq!(reader.bytes(), LEN + 1);

@@ -1,6 +1,6 @@
 //! Leases: held long, given back elsewhere, outliving their receiver; areas that run empty.
 
-use crate::support::streams::{ALL, LONG, Reader, byte, pattern, receiver, stuff, tcp_pair, write_stream};
+use crate::support::streams::{ALL, LONG, Reader, pattern, receiver, stuff, tcp_pair, write_stream};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -130,7 +130,7 @@ fn leases_cross_threads() {
                 let (send, work) = mpsc::channel::<(usize, Lease)>();
                 let thread = std::thread::spawn(move || {
                     for (at, lease) in work {
-                        assert!(lease.iter().enumerate().all(|(i, b)| *b == byte(8, at + i)), "at {at}");
+                        assert!(*lease == pattern(8, at, lease.len()), "at {at}");
                     }
                 });
                 (send, thread)

@@ -27,14 +27,8 @@ fn take(c: &MappedConnection) -> WindowLease {
     }
 }
 
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(len)
-    .collect()
+fn pattern(len: usize, seed: u32) -> Vec<u8> {
+    zerowire_testkit::net::lab::pattern(seed, len)
 }
 
 fn contents(window: &WindowLease) -> Vec<Vec<u8>> {
@@ -269,10 +263,10 @@ fn unmapping_and_mapping_again_loses_nothing() {
 fn several_connections_of_one_process_do_not_mix() {
     let mut pairs: Vec<_> = (0..3).map(|_| pair(MappedOptions::stream())).collect();
     for (i, (_, daemon)) in pairs.iter_mut().enumerate() {
-        daemon.window(&[(&pattern(5000, i as u64), 0)]);
+        daemon.window(&[(&pattern(5000, i as u32), 0)]);
     }
     for (i, (program, _)) in pairs.iter().enumerate() {
-        assert_eq!(contents(&take(program)), [pattern(5000, i as u64)]);
+        assert_eq!(contents(&take(program)), [pattern(5000, i as u32)]);
     }
 }
 

@@ -303,15 +303,7 @@ pub fn together<const N: usize>(
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    let mut x = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..len)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x as u8
-        })
-        .collect()
+    zerowire_testkit::net::lab::pattern(seed as u32 + 1, len)
 }
 
 /// Bounds every read and write of a host program.

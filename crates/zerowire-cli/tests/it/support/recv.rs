@@ -86,7 +86,7 @@ impl Ended {
     }
 }
 
-/// Bytes that repeat with a period no buffer length has; `seed` tells connections apart.
+/// Bytes that differ from place to place; `seed` tells connections apart.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i + seed) % 251) as u8 ^ ((i / 65_521) as u8).wrapping_add(seed as u8)).collect()
+    zerowire_testkit::net::lab::pattern(seed as u32, len)
 }

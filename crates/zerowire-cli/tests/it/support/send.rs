@@ -7,9 +7,9 @@ use serde_json::Value;
 
 pub use zerowire_testkit::PATIENCE;
 
-/// Bytes that repeat with a period no buffer length has.
+/// Bytes that differ from place to place.
 pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i % 251) as u8 ^ (i / 65_521) as u8).collect()
+    zerowire_testkit::net::lab::pattern(1, len)
 }
 
 pub fn command(args: &[&str]) -> Command {

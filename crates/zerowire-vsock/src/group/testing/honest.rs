@@ -44,13 +44,26 @@ pub(super) struct Honest {
     others: HashMap<(u32, u32), Incoming>,
 }
 
-/// Byte `i` of what flows.
-fn pattern(i: u32) -> u8 {
-    (i.wrapping_mul(31) ^ i >> 8) as u8
-}
+/// What flows, again and again from byte 0 on. Its length divides 2^32, where counts of bytes wrap.
+static PERIOD: [u8; 1 << 16] = {
+    let (mut period, mut i) = ([0; 1 << 16], 0);
+    while i < period.len() {
+        period[i] = ((i * 31) ^ (i >> 8)) as u8;
+        i += 1;
+    }
+    period
+};
 
-pub(super) fn bytes(from: u32, len: u32) -> Vec<u8> {
-    (0..len).map(|i| pattern(from.wrapping_add(i))).collect()
+/// `len` bytes of what flows, from byte `from` on.
+pub fn bytes(from: u32, len: u32) -> Vec<u8> {
+    let len = len as usize;
+    let (mut bytes, mut at) = (Vec::with_capacity(len), from as usize % PERIOD.len());
+    while bytes.len() < len {
+        let end = PERIOD.len().min(at + len - bytes.len());
+        bytes.extend_from_slice(&PERIOD[at..end]);
+        at = end % PERIOD.len();
+    }
+    bytes
 }
 
 impl Honest {

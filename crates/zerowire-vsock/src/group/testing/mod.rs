@@ -37,6 +37,7 @@ use crate::mapped::MapPolicy;
 use crate::{Limits, VsockCounters, VsockLimits, VsockTotals};
 pub use flow::Flow;
 pub use guest::{Guest, Layout, RING_SIZE};
+pub use honest::bytes;
 pub use mapped::play_mapped;
 pub use program::{Answer, Mapped, Next, Program, Window};
 pub use scene::{Scene, play};

@@ -3,21 +3,12 @@
 use std::collections::VecDeque;
 
 use zerowire_vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+pub use zerowire_vsock::testing::bytes;
 use zerowire_vsock::testing::{Guest, Layout};
 use zerowire_vsock::{RX_QUEUE, TX_QUEUE};
 
 /// The longest packet, header and all, that [`Guest`] has room for.
 const MOST: u32 = 0x4000;
-
-/// Byte `i` of what an end sends.
-fn pattern(i: u32) -> u8 {
-    (i.wrapping_mul(31) ^ i >> 8) as u8
-}
-
-/// `len` bytes of what an end sends.
-pub fn bytes(from: u32, len: u32) -> Vec<u8> {
-    (0..len).map(|i| pattern(from.wrapping_add(i))).collect()
-}
 
 /// When an end tells of its room by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub fn sender(socket: impl Into<OwnedFd>, options: SendOptions) -> Sender {
 
 /// Bytes that differ from position to position and from seed to seed.
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i.wrapping_mul(2654435761) >> 13) ^ (seed * 131)) as u8).collect()
+    zerowire_testkit::net::lab::pattern(seed as u32, len)
 }
 
 pub fn set_int(socket: &impl AsRawFd, option: i32, value: i32) {
