@@ -13,7 +13,11 @@ pub const UNTOUCHED: u8 = 0x5c;
 
 /// Bytes without [`UNTOUCHED`].
 pub fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.iter_mut().filter(|b| **b == UNTOUCHED).for_each(|b| *b ^= 1);
+    for part in bytes.chunks_mut(32) {
+        if part.contains(&UNTOUCHED) {
+            part.iter_mut().filter(|b| **b == UNTOUCHED).for_each(|b| *b ^= 1);
+        }
+    }
     bytes
 }
 
@@ -68,8 +72,13 @@ impl Watch {
         let mut changed = BTreeSet::new();
         for (addr, before) in &self.ranges {
             let now = view(memory, *addr, before.len() as u64).to_vec();
-            let differ = before.iter().zip(&now).enumerate().filter(|(_, (a, b))| a != b);
-            changed.extend(differ.map(|(i, _)| (addr + i as u64) / LOG_PAGE));
+            for page in pages(*addr, now.len() as u64) {
+                let in_range = |at: u64| at.saturating_sub(*addr).min(now.len() as u64) as usize;
+                let part = in_range(page * LOG_PAGE)..in_range((page + 1) * LOG_PAGE);
+                if before[part.clone()] != now[part] {
+                    changed.insert(page);
+                }
+            }
         }
         let missing: Vec<_> = changed.difference(noted).collect();
         assert!(missing.is_empty(), "{what}: pages {missing:x?} were written and not noted");

@@ -56,7 +56,11 @@ impl DirtyLog {
     pub fn take(&self) -> BTreeSet<u64> {
         let mut pages = BTreeSet::new();
         for at in (0..self.mapping.len()).step_by(4) {
-            let bits = u32::from_le(self.mapping.word(at).swap(0, Ordering::AcqRel));
+            let word = self.mapping.word(at);
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let bits = u32::from_le(word.swap(0, Ordering::AcqRel));
             pages.extend((0..32).filter(|bit| bits & (1 << bit) != 0).map(|bit| 8 * at as u64 + bit));
         }
         pages
