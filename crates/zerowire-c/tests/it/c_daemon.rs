@@ -13,6 +13,7 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_testkit::PATIENCE;
+use zerowire_testkit::net::lab::pattern;
 use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{VsockConfig, VsockServer};
@@ -48,7 +49,7 @@ impl Lab {
 
     /// Compiles the example and starts it with these options.
     fn start(&self, shared: bool, options: &[&str]) -> Program {
-        let program = compile("examples/c/recv_vsock.c", self.folder(), shared);
+        let program = compile("examples/c/recv_vsock.c", shared);
         let copy = self.folder().join("copy");
         let child = Command::new(program)
             .args(options)
@@ -123,19 +124,6 @@ impl Drop for Program {
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..len)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x as u8
-        })
-        .collect()
-}
-
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|b| u64::from(*b)).sum()
 }
@@ -146,7 +134,7 @@ fn stream(lab: &mut Lab, shared: bool, options: &[&str]) -> Vec<String> {
     lab.stack.listen(PORT, SocketType::Stream);
     let program = lab.start(shared, options);
     let conn = lab.stack.accept_wait(PORT, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
-    let sent = pattern((8 << 20) + 4321, 1);
+    let sent = pattern(1, (8 << 20) + 4321);
     lab.stack.send_all(conn, &sent, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
     lab.finish(conn);
     let (lines, received) = program.finish();
@@ -173,7 +161,7 @@ fn messages_arrive_at_a_listener_with_the_shared_library() {
     let program = lab.start(true, &["-q", "-z", "-l"]);
     let conn = lab.connect(SocketType::SeqPacket);
     let messages: Vec<_> =
-        [1, 56, 4096, 8200, 250_000, 7].into_iter().zip(2..).map(|(len, seed)| pattern(len, seed)).collect();
+        [1, 56, 4096, 8200, 250_000, 7].into_iter().zip(2..).map(|(len, seed)| pattern(seed, len)).collect();
     for message in &messages {
         lab.stack.send_all(conn, message, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
     }
@@ -243,8 +231,7 @@ fn obey(lab: &mut Lab, conn: ConnId) {
 #[test]
 fn each_call_and_how_it_fails() {
     let mut lab = Lab::new(false);
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("tests/c/vsock_calls.c", folder.path(), true);
+    let program = compile("tests/c/vsock_calls.c", true);
     lab.stack.listen(PORT, SocketType::Stream);
     lab.stack.listen(PORT + 1, SocketType::SeqPacket);
     let mut child = Command::new(program)

@@ -11,8 +11,7 @@ use zerowire_wire::mapped;
 
 /// A guest sends three messages, the last one over several windows; the program says what came.
 fn receives(shared: bool, options: &[&str], listens: bool) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/recv_vsock.c", folder.path(), shared);
+    let program = compile("examples/c/recv_vsock.c", shared);
     let daemon = Daemon::new();
     let child = Command::new(program)
         .args(options)
@@ -61,7 +60,7 @@ fn the_example_receives_with_the_shared_library() {
 #[test]
 fn the_example_says_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/recv_vsock.c", folder.path(), false);
+    let program = compile("examples/c/recv_vsock.c", false);
     let run = |path: &Path| {
         let out = Command::new(&program).arg(path).arg("5000").output().expect("started");
         assert_eq!(out.status.code(), Some(1));
@@ -82,8 +81,7 @@ fn the_example_says_what_to_do() {
 /// A daemon that is killed marks no end: a program that sleeps and one that spins both notice.
 #[test]
 fn the_example_ends_with_its_daemon() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/recv_vsock.c", folder.path(), false);
+    let program = compile("examples/c/recv_vsock.c", false);
     for options in [&[][..], &["-z"]] {
         let daemon = Daemon::new();
         let mut command = Command::new(&program);

@@ -44,8 +44,7 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
 fn each_call_does_what_the_header_says() {
     for way in WAYS {
         in_netns(move || {
-            let folder = tempfile::tempdir().expect("a folder");
-            let program = compile("tests/c/frames_calls.c", folder.path(), way == "xdp");
+            let program = compile("tests/c/frames_calls.c", way == "xdp");
             veth("v0", "v1", 1, 1500);
             let mut peer = Peer::new("v1");
             let out = run(&program, &[way, "v0"]);
@@ -64,8 +63,7 @@ fn each_call_does_what_the_header_says() {
 #[test]
 fn the_example_sends_frames() {
     in_netns(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = compile("examples/c/send_frames.c", folder.path(), true);
+        let program = compile("examples/c/send_frames.c", true);
         veth("v0", "v1", 2, 1500);
         let mut peer = Peer::new("v1");
         for (options, says) in [
@@ -89,8 +87,7 @@ fn the_example_sends_frames() {
 #[test]
 fn the_example_leaves_cutting_to_the_interface() {
     in_netns(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = compile("examples/c/send_frames.c", folder.path(), false);
+        let program = compile("examples/c/send_frames.c", false);
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
         let out = run(&program, &["-u", "-l", "1400", "-n", "40", "-c", "v0"]);
@@ -112,8 +109,7 @@ fn the_example_leaves_cutting_to_the_interface() {
 #[test]
 fn the_example_says_what_failed() {
     in_netns(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = compile("examples/c/send_frames.c", folder.path(), false);
+        let program = compile("examples/c/send_frames.c", false);
         veth("v0", "v1", 1, 1500);
         for (arguments, word) in [
             (&["nosuch0"][..], "nosuch0: No such device"),
@@ -133,8 +129,7 @@ fn the_example_says_what_failed() {
 #[test]
 fn without_the_privilege_it_is_named() {
     in_netns(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = compile("examples/c/send_frames.c", folder.path(), false);
+        let program = compile("examples/c/send_frames.c", false);
         veth("v0", "v1", 1, 1500);
         for options in [&[][..], &["-x"]] {
             let mut command = Command::new(&program);
@@ -151,8 +146,7 @@ fn without_the_privilege_it_is_named() {
 
 fn changes(way: &'static str, how: &'static str, check: &'static str) -> Output {
     in_netns(move || {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = compile("tests/c/frames_changed.c", folder.path(), false);
+        let program = compile("tests/c/frames_changed.c", true);
         veth("v0", "v1", 1, 1500);
         run(&program, &[way, "v0", how, check])
     })

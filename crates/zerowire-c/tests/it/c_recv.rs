@@ -52,32 +52,29 @@ fn receives(program: &Path, mode: &str, path: &str) {
 
 #[test]
 fn the_example_receives_with_the_shared_library() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/recv_sockets.c", folder.path(), true);
+    let program = compile("examples/c/recv_sockets.c", true);
     receives(&program, "auto", "multishot: ");
     receives(&program, "plain", "plain: ");
 }
 
 #[test]
 fn the_example_receives_with_the_static_library() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/recv_sockets.c", folder.path(), false);
+    let program = compile("examples/c/recv_sockets.c", false);
     receives(&program, "multishot", "multishot: ");
 }
 
-fn succeeds(source: &str) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile(source, folder.path(), false);
+fn succeeds(source: &'static str, shared: bool) {
+    let program = compile(source, shared);
     let out = Command::new(program).output().expect("started");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]
 fn each_call_and_how_it_fails() {
-    succeeds("tests/c/recv_calls.c");
+    succeeds("tests/c/recv_calls.c", false);
 }
 
 #[test]
 fn arrivals_are_given_before_the_error_behind_them() {
-    succeeds("tests/c/recv_late_error.c");
+    succeeds("tests/c/recv_late_error.c", true);
 }

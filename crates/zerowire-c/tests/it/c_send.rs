@@ -57,8 +57,7 @@ fn sends(program: &Path, options: &[&str], len: usize, expected: &[&str]) {
 
 #[test]
 fn the_example_sends_with_the_shared_library() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/send_file.c", folder.path(), true);
+    let program = compile("examples/c/send_file.c", true);
     sends(&program, &[], 10_000_001, &["path: socket calls over tcp"]);
     sends(&program, &["-m", "copy"], 1_000_000, &["copied, asked: 1000000\n"]);
     sends(&program, &["-l"], 20_000_000, &["path: "]);
@@ -67,8 +66,7 @@ fn the_example_sends_with_the_shared_library() {
 
 #[test]
 fn the_example_sends_with_the_static_library() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/send_file.c", folder.path(), false);
+    let program = compile("examples/c/send_file.c", false);
     // To a receiver on this machine the kernel copies what was lent, and says so.
     let lent = ["copied, kernel: 30000000\n", "MSG_ZEROCOPY"];
     sends(&program, &["-m", "zerocopy", "-b", "socket"], 30_000_000, &lent);
@@ -78,7 +76,7 @@ fn the_example_sends_with_the_static_library() {
 #[test]
 fn the_example_says_what_failed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("examples/c/send_file.c", folder.path(), false);
+    let program = compile("examples/c/send_file.c", false);
     let file = folder.path().join("file");
     // More than the sockets' buffers hold, so that the reset comes in between.
     std::fs::write(&file, vec![0; 64 << 20]).expect("written");
@@ -97,8 +95,7 @@ fn the_example_says_what_failed() {
 /// Each function, with sound and with wrong arguments; what arrives is compared here.
 #[test]
 fn each_call_does_what_the_header_says() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("tests/c/send_calls.c", folder.path(), true);
+    let program = compile("tests/c/send_calls.c", true);
     let (listener, port) = listener();
     let receiver = std::thread::spawn(move || {
         // In the order of the program: two that only connect, the one that sends, the one whose
@@ -123,16 +120,14 @@ fn each_call_does_what_the_header_says() {
 /// Memory comes back when the kernel has let go of it, whoever lent before on the connection.
 #[test]
 fn senders_follow_each_other_on_a_connection() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("tests/c/send_again.c", folder.path(), true);
+    let program = compile("tests/c/send_again.c", true);
     let out = Command::new(program).output().expect("started");
     assert!(out.status.success(), "{}", text(&out));
 }
 
 /// The peer accepts, and reads nothing before the program has ended.
 fn changes(what: &str, how: &str, check: &str) -> Output {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = compile("tests/c/send_changed.c", folder.path(), false);
+    let program = compile("tests/c/send_changed.c", true);
     let (listener, port) = listener();
     let out = Command::new(program).args([&port, what, how, check]).output().expect("started");
     drop(listener);

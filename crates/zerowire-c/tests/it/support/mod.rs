@@ -1,58 +1,65 @@
 //! Compiling C programs as a user does.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
-use zerowire_testkit::cc::static_library;
+use zerowire_testkit::cc::{self, static_library};
 
 /// The crate's folder.
 pub fn here() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The shared library, linked as `make build` does, once for all tests of the process. Another
-/// process may put an equal file in its place.
+/// The shared library, linked once for all tests of the process.
 pub fn shared_library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let part = folder.join(format!("libzerowire.so.0.{}", std::process::id()));
-        let mut script = Command::new(here().join("../../scripts/shared.sh"));
-        let out = script.arg(static_library()).arg(&part).output().expect("scripts/shared.sh");
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let library = folder.join("libzerowire.so.0");
-        std::fs::rename(&part, &library).expect("renamed");
-        library
-    })
+    cc::shared_library(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// Compiles a program of the crate's folder as a user does, against libraries under the names that
-/// they are installed with.
-pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
-    compile_with("include", source, folder, shared)
+/// Compiles a program of the crate's folder as a user does, against a library under the name that
+/// it is installed with. Does so once for all tests of the process.
+pub fn compile(source: &'static str, shared: bool) -> PathBuf {
+    compile_with("include", source, shared)
 }
 
 /// The same with the header of another folder.
-pub fn compile_with(include: &str, source: &str, folder: &Path, shared: bool) -> PathBuf {
-    let program = folder.join("program");
+pub fn compile_with(include: &'static str, source: &'static str, shared: bool) -> PathBuf {
+    static COMPILED: Mutex<BTreeSet<(&str, &str, bool)>> = Mutex::new(BTreeSet::new());
+    let library = if shared { "shared" } else { "static" };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(format!("{include}-{source}-{library}").replace('/', "-"));
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !compiled.contains(&(include, source, shared)) {
+        // Another process may run, or make, an equal file.
+        let own = tempfile::tempdir_in(folder).expect("a folder");
+        let part = own.path().join("program");
+        run_cc(include, source, shared, &part);
+        std::fs::rename(&part, &program).expect("renamed");
+        compiled.insert((include, source, shared));
+    }
+    program
+}
+
+fn run_cc(include: &str, source: &str, shared: bool, program: &Path) {
+    let folder = program.parent().expect("a folder");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg("-I")
         .arg(here().join(include))
         .arg(here().join(source))
         .arg("-o")
-        .arg(&program);
+        .arg(program);
     if shared {
-        symlink(shared_library(), folder.join("libzerowire.so.0")).expect("linked");
-        symlink("libzerowire.so.0", folder.join("libzerowire.so")).expect("linked");
-        cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{}", folder.display()));
+        let library = shared_library();
+        symlink(library, folder.join("libzerowire.so")).expect("linked");
+        let found_in = library.parent().expect("a folder").display();
+        cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{found_in}"));
     } else {
         symlink(static_library(), folder.join("libzerowire.a")).expect("linked");
         cc.arg(folder.join("libzerowire.a")).args(["-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
     }
     let out = cc.output().expect("cc: install a C compiler (Debian: gcc and libc6-dev)");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    program
 }
