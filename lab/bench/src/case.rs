@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::amount::amount;
 use crate::area::Slots;
 use crate::frame::{LARGEST, LARGEST_PLAIN, SMALLEST};
 use crate::tap::VNET_HEADER_LEN;
@@ -109,13 +110,13 @@ impl Case {
     }
 
     /// Frames that wait in the tap's queue before the reader starts: some 20 to 40 MiB of socket
-    /// buffers at each length.
+    /// buffers at each length, in an optimised build.
     pub fn burst(&self) -> usize {
-        match self.frame_len {
+        amount(match self.frame_len {
             0..=2000 => 8192,
             2001..=LARGEST_PLAIN => 2048,
             _ => 512,
-        }
+        })
     }
 
     /// Rounds for each one of `--rounds`. Long frames wait for memory, whose speed drifts by more

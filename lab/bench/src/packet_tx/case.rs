@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::amount::amount;
 use crate::case::WorkingSet;
 use crate::words::by_words;
 use crate::wrong::wrong;
@@ -67,7 +68,7 @@ impl TxCase {
             20_001..=40_000 => 200,
             _ => 128,
         };
-        BATCH * if quick { batches / 4 } else { batches }
+        BATCH * amount(if quick { batches / 4 } else { batches }).next_multiple_of(2)
     }
 
     /// Payloads between two looks at the receiver.

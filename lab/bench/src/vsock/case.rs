@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use zerowire_guest::vsock::SocketType;
 
+use crate::amount::amount;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
 use crate::wrong::wrong;
@@ -135,19 +136,19 @@ impl VsockCase {
 
     /// Bytes of one sample, whole writes: 10 to 100 ms of CPU time.
     pub fn sample_bytes(&self, quick: bool) -> usize {
-        let bytes = if self.write_len < 16 << 10 { 48 << 20 } else { 96 << 20 };
+        let bytes = amount(if self.write_len < 16 << 10 { 48 << 20 } else { 96 << 20 });
         if quick { self.whole_writes(bytes / 3, MESSAGES / 4) } else { self.whole_writes(bytes, MESSAGES) }
     }
 
     /// Bytes that warm caches and queues before anything counts, whole writes. Their content is
     /// checked.
     pub fn warm_up_bytes(&self) -> usize {
-        self.whole_writes(8 << 20, MESSAGES / 4)
+        self.whole_writes(amount(8 << 20), MESSAGES / 4)
     }
 
     fn whole_writes(&self, bytes: usize, messages: usize) -> usize {
         let writes = (bytes / self.write_len).max(1);
-        let most = if self.socket == SocketKind::Seqpacket { messages } else { usize::MAX };
+        let most = if self.socket == SocketKind::Seqpacket { amount(messages) } else { usize::MAX };
         writes.min(most) * self.write_len
     }
 }

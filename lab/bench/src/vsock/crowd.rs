@@ -16,6 +16,7 @@ use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::{self, HostCpu};
 use super::variant::VsockSample;
+use crate::amount::amount;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
@@ -72,7 +73,7 @@ pub fn measure(
 ) -> Result<Vec<CellReport<Crowded>>> {
     let backend = BackendProcess::start_vsock(program, &[], &[""], placement)?;
     let mut crowd = Crowd::connect(&backend, connections)?;
-    let each = if quick { 512 << 10 } else { 2 << 20 };
+    let each = amount(if quick { 512 << 10 } else { 2 << 20 });
     let mut stalled_bytes = 0;
     let at = NumberCell { axis: "connections", value: connections };
     let mut progress = ProgressLine::new("many connections", rounds + 1);

@@ -12,6 +12,7 @@ use super::floor::SocketFloor;
 use super::options::VsockBenchOptions;
 use super::report::VsockReport;
 use super::{attack, crowd, idle, latency, sibling};
+use crate::amount::amount;
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare, first_program};
 use crate::experiment::measured;
@@ -103,7 +104,7 @@ fn others(
         result.map_err(|error| failed.push(format!("{part}: {error:#}"))).ok()
     }
     if !options.no_extras {
-        let trips = if quick { 500 } else { 2000 };
+        let trips = amount(if quick { 500 } else { 2000 });
         let result = latency::measure(program, rounds, trips, placement);
         report.latency = keep("round trips", result, &mut failed).unwrap_or_default();
         let result = sibling::measure(program, &options.working_sets, rounds, quick, placement);

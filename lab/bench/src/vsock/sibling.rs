@@ -14,6 +14,7 @@ use super::device::{PORT, SETTLE_LIMIT};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::Walk;
 use super::variant::VsockSample;
+use crate::amount::amount;
 use crate::area::Area;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
@@ -55,7 +56,7 @@ pub fn measure(
     placement: &Placement,
 ) -> Result<Vec<CellReport<Siblings>>> {
     let backend = BackendProcess::start_vsock(program, &[], &["", ""], placement)?;
-    let run_bytes = if quick { 32 << 20 } else { 96 << 20 };
+    let run_bytes = amount(if quick { 32 << 20 } else { 96 << 20 });
     let mut cells = Vec::new();
     let mut progress = ProgressLine::new("guest to guest", sets.len() * (rounds + 1));
     for set in sets {
@@ -68,7 +69,7 @@ pub fn measure(
         }
         let runs = interleave(2, rounds, bytes(set_bytes), &mut progress, |index, turn| {
             let check = turn == Turn::WarmUp;
-            let count = if check { 8 << 20 } else { run_bytes };
+            let count = if check { amount(8 << 20) } else { run_bytes };
             match index {
                 0 => copy(&mut areas, count, placement),
                 _ => backend.with_last_words(pair.run(&backend, count, check)),

@@ -18,6 +18,7 @@ use zerowire_guest::vsock::{ConnId, HOST_CID, Op, PacketHeader, SocketType};
 use super::case::{QUEUE_SIZE, SocketKind, WRITE_LEN};
 use super::guest::VsockGuest;
 use super::host;
+use crate::amount::amount;
 use crate::backend::BackendProcess;
 use crate::words::by_words;
 
@@ -164,7 +165,7 @@ impl Weapon {
 
     /// How many packets go before anything counts.
     pub fn prelude(&self) -> usize {
-        if self.attack.asks() { MANY_REQUESTS } else { 0 }
+        if self.attack.asks() { amount(MANY_REQUESTS) } else { 0 }
     }
 
     /// Whether it sends nothing.

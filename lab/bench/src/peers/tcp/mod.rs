@@ -29,6 +29,7 @@ use super::child;
 use super::find::PeerProgram;
 use super::options::PeersOptions;
 use super::sides::{MissingPeers, PeerSide, compare};
+use crate::amount::amount;
 use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
@@ -83,7 +84,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let mut missing = MissingPeers::default();
     let iperf3 = missing.start(PeerProgram::Iperf3, options, Ok);
     let lab = TcpLab::new(options, iperf3, placement)?;
-    let bytes: u64 = if options.quick { 256 << 20 } else { 1 << 30 };
+    let bytes = amount(if options.quick { 256 << 20 } else { 1 << 30 }) as u64;
     let file = payload(bytes)?;
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
     let mut progress = ProgressLine::new("peers tcp", 2 * (options.rounds() + 1));
