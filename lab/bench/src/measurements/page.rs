@@ -1,7 +1,9 @@
 //! A page, and what its comments ask for.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -26,6 +28,8 @@ pub struct MeasurementPage {
     pub missing: Vec<(String, String)>,
     /// JSON that it takes.
     pub used: Vec<String>,
+    /// The same by the file's name, as far as it is there.
+    parsed: BTreeMap<String, Rc<Value>>,
 }
 
 impl MeasurementPage {
@@ -68,14 +72,13 @@ impl MeasurementPage {
 
     /// What stands below a comment.
     fn below(&mut self, spec: &Spec, data: &Path) -> Result<String> {
-        let path = data.join(&spec.file);
         self.used.push(spec.file.clone());
-        let json: Value = match fs::read_to_string(&path) {
-            Ok(text) => {
-                serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return self.without(spec),
-            Err(e) => return Err(e).with_context(|| format!("can't read {}", path.display())),
+        let json = match self.parsed.get(&spec.file) {
+            Some(json) => Rc::clone(json),
+            None => match read(&data.join(&spec.file))? {
+                Some(json) => Rc::clone(self.parsed.entry(spec.file.clone()).or_insert(Rc::new(json))),
+                None => return self.without(spec),
+            },
         };
         match spec.kind.as_str() {
             "table" => table(&json, spec),
@@ -97,6 +100,15 @@ impl MeasurementPage {
         let command = spec.need("command")?;
         self.missing.push((spec.file.clone(), command.to_owned()));
         Ok(format!("Not measured yet: `{command} --json measurements/data/{}`.\n", spec.file))
+    }
+}
+
+/// The JSON in a file; None where there is no such file.
+fn read(path: &Path) -> Result<Option<Value>> {
+    match fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("can't read {}", path.display())),
     }
 }
 

@@ -1,8 +1,10 @@
 //! JSON as a list of records.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::spec::{Field, Spec};
 use crate::stats::Summary;
@@ -10,10 +12,10 @@ use crate::table;
 
 /// The members of a case, and of one of its variants.
 #[derive(Debug, Clone)]
-pub struct Record(Map<String, Value>);
+pub struct Record<'a>(BTreeMap<&'a str, &'a Value>);
 
 /// The records of the list that `spec` names, as far as its conditions hold.
-pub fn records(json: &Value, spec: &Spec) -> Result<Vec<Record>> {
+pub fn records<'a>(json: &'a Value, spec: &Spec) -> Result<Vec<Record<'a>>> {
     let (outer, inner) = spec.list.split_once('/').unwrap_or((&spec.list, ""));
     let mut list = json;
     for key in outer.split('.') {
@@ -27,14 +29,13 @@ pub fn records(json: &Value, spec: &Spec) -> Result<Vec<Record>> {
     let mut all = Vec::new();
     for case in cases.iter().filter_map(Value::as_object) {
         let lines = case.get(inner).and_then(Value::as_array);
+        let members = case.iter().filter(|(key, _)| *key != inner);
         match lines {
-            _ if inner.is_empty() => all.push(Record(case.clone())),
+            _ if inner.is_empty() => all.push(Record(members.map(|(key, value)| (&**key, value)).collect())),
             Some(lines) => {
                 for line in lines.iter().filter_map(Value::as_object) {
-                    let mut record = case.clone();
-                    record.remove(inner);
-                    record.extend(line.clone());
-                    all.push(Record(record));
+                    let record = members.clone().chain(line).map(|(key, value)| (&**key, value));
+                    all.push(Record(record.collect()));
                 }
             }
             None => bail!("{}: a member of '{outer}' has no list '{inner}'", spec.file),
@@ -50,7 +51,7 @@ pub fn records(json: &Value, spec: &Spec) -> Result<Vec<Record>> {
     Ok(all)
 }
 
-impl Record {
+impl Record<'_> {
     /// A member as a word; empty if it is none.
     fn word(&self, key: &str) -> String {
         match self.0.get(key) {
@@ -63,7 +64,7 @@ impl Record {
 
     /// The members that say which record it is.
     pub fn label(&self, fields: &[Field]) -> String {
-        let text = |field: &Field| match self.0.get(&field.key).and_then(Value::as_u64) {
+        let text = |field: &Field| match self.0.get(&*field.key).and_then(|value| value.as_u64()) {
             Some(number) if field.form == "B" => table::bytes(number as usize),
             _ => self.word(&field.key),
         };
@@ -75,7 +76,7 @@ impl Record {
         let value = self.0.get(key)?;
         match value.as_f64() {
             Some(number) => Summary::of([number]),
-            None => Summary::deserialize(value).ok(),
+            None => Summary::deserialize(*value).ok(),
         }
     }
 
