@@ -87,7 +87,10 @@ impl<R: Read> SlidingBuffer<R> {
             self.start = 0;
             let want = len.max(READ_BYTES);
             if self.buffer.len() < want {
-                self.buffer.resize(want, 0);
+                // Of a new buffer, no page that is not read into is touched.
+                let mut longer = vec![0; want];
+                longer[..self.end].copy_from_slice(&self.buffer[..self.end]);
+                self.buffer = longer;
             }
         }
     }
