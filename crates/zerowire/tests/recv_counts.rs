@@ -71,7 +71,7 @@ fn at_saturation_a_system_call_moves_256_kibibytes() {
                 empty(&mut r, &mut batch, sent);
             }
             let (before, mut bytes) = (r.events(), 0);
-            for _ in 0..20 {
+            for _ in 0..8 {
                 let sent = stuff(&mut far, &data);
                 bytes += empty(&mut r, &mut batch, sent);
             }

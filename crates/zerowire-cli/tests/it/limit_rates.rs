@@ -22,7 +22,8 @@ const RIGHT: RangeInclusive<f64> = 0.98..=1.02;
 /// The bucket is emptied before.
 const BEFORE: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_micros(50);
+/// The queues hold what passes in many of these.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// Rates to try, Mbit/s. By default those that a guest of an unoptimised build reaches.
 fn rates(default: &str) -> Vec<u64> {
