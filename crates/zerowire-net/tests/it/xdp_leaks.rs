@@ -24,7 +24,7 @@ fn holdings() -> [u64; 6] {
 }
 
 #[test]
-fn a_thousand_guests_leave_nothing_behind() {
+fn hundreds_of_guests_leave_nothing_behind() {
     own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
@@ -50,7 +50,7 @@ fn a_thousand_guests_leave_nothing_behind() {
             cycle(n, &mut peer);
         }
         let before = holdings();
-        for n in 10..1010 {
+        for n in 10..310 {
             cycle(n, &mut peer);
             if n % 50 == 0 {
                 wait_until("all is as it was", || {
@@ -64,8 +64,8 @@ fn a_thousand_guests_leave_nothing_behind() {
             }
         }
         let stats = backend.stats("a");
-        assert_eq!((stats.connections, stats.connection_errors, stats.ring_errors), (1010, 0, 0));
-        assert_eq!(stats.transmit.totals.frames, 1010);
+        assert_eq!((stats.connections, stats.connection_errors, stats.ring_errors), (310, 0, 0));
+        assert_eq!(stats.transmit.totals.frames, 310);
         assert_eq!(before[3..], [0, 0, 0], "nothing is pinned without a guest");
     });
 }
