@@ -143,15 +143,23 @@ impl Serial {
     fn wait(&mut self, marker: &str, limit: Duration) -> Result<(String, String)> {
         let deadline = Instant::now() + limit;
         let mut received = self.shared.lock();
+        // Neither the marker nor the kernel's last words begin before this. Much may come in small
+        // pieces.
+        let mut searched = self.position;
         loop {
             let news = &received.bytes[self.position..];
-            if let Some((before, line)) = split_at_marker(news, marker.as_bytes()) {
-                self.position += before.len() + marker.len() + line.len() + 1;
-                return Ok((clean(before), clean(line)));
+            let (old, new) = news.split_at(searched - self.position);
+            if let Some((before, line)) = split_at_marker(new, marker.as_bytes()) {
+                let text = clean(&news[..old.len() + before.len()]);
+                self.position = searched + before.len() + marker.len() + line.len() + 1;
+                return Ok((text, clean(line)));
             }
-            if find(news, PANIC).is_some() {
+            if find(new, PANIC).is_some() {
                 bail!("the guest's kernel panicked; it said: {}", tail(news));
             }
+            let begun = find(new, marker.as_bytes());
+            let begun = begun.unwrap_or_else(|| new.len().saturating_sub(marker.len().max(PANIC.len())));
+            searched += begun;
             if received.closed {
                 bail!("QEMU has closed the serial line; the guest's last words: {}", tail(news));
             }

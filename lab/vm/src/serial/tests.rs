@@ -63,6 +63,22 @@ fn a_line_that_got_lost_is_sent_again_and_a_slow_one_is_not() {
 }
 
 #[test]
+fn an_answer_that_comes_byte_by_byte_is_found() {
+    let (mut serial, mut guest, _dir) = pair();
+    let guest = std::thread::spawn(move || {
+        for byte in b"some\n@@END 0 1\n@@EN text\n\n@@END 1 42\nmore\n@@END 2 0\n" {
+            guest.write_all(&[*byte]).unwrap();
+            std::thread::yield_now();
+        }
+        guest
+    });
+    let output = serial.run("x", SECOND).unwrap();
+    assert_eq!(output, Output { text: "some\n@@END 0 1\n@@EN text".into(), status: 42 });
+    assert_eq!(serial.run("y", SECOND).unwrap(), Output { text: "more".into(), status: 0 });
+    guest.join().unwrap();
+}
+
+#[test]
 fn a_panic_and_a_closed_line_end_the_wait() {
     let (mut serial, mut guest, _dir) = pair();
     guest.write_all(b"[1.0] Kernel panic - not syncing\n").unwrap();
