@@ -98,6 +98,7 @@ if [ "$mode" = vm ]; then
     need nftables nft
     # The root of a guest with systemd, for the test of the packages.
     need mmdebstrap mmdebstrap
+    need e2fsprogs mke2fs
 fi
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086

@@ -52,10 +52,11 @@ impl Guest {
     /// # Errors
     /// QEMU does not start or the guest does not reach its shell.
     pub fn boot(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
-        Self::boot_from(lab, machine, dir, &lab.initrd(machine.kernel)?, BOOT)
+        Self::boot_from(lab, machine, dir, &lab.initrd(machine.kernel)?, &[], BOOT)
     }
 
-    /// As [`Guest::boot`], with another initial RAM disk, and another limit.
+    /// As [`Guest::boot`], with another initial RAM disk, further arguments of QEMU, and another
+    /// limit.
     ///
     /// # Errors
     /// As [`Guest::boot`].
@@ -64,6 +65,7 @@ impl Guest {
         machine: Machine,
         dir: &Path,
         initrd: &Path,
+        more: &[OsString],
         limit: Duration,
     ) -> Result<Self> {
         let begin = Instant::now();
