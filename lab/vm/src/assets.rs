@@ -50,6 +50,24 @@ impl fmt::Display for Qemu {
     }
 }
 
+impl Qemu {
+    /// Where a saved state goes, or comes from: a file, or before QEMU 8.2 the shell's `command` of
+    /// it.
+    ///
+    /// # Errors
+    /// The file's name can't be given to QEMU.
+    pub fn state_uri(self, file: &Path, command: &str) -> Result<String> {
+        let name = file.to_str().with_context(|| format!("{} is not UTF-8", file.display()))?;
+        if name.contains(['\'', ',']) {
+            bail!("{name} has a quote or comma in its name: set ZEROWIRE_CACHE to another folder");
+        }
+        Ok(match self {
+            Self::V7_2 => format!("exec:{command} '{name}'"),
+            Self::V10 => format!("file:{name}"),
+        })
+    }
+}
+
 /// The files of one kernel.
 #[derive(Clone, Debug)]
 pub struct KernelFiles {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, bail};
 use serde_json::json;
 
+use crate::assets::Qemu;
 use crate::command::{Running, wait_for};
 use crate::lab::Lab;
 use crate::machine::{Machine, PORTS, SERIAL};
@@ -69,7 +70,7 @@ impl Guest {
         limit: Duration,
     ) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, initrd, None, &[])?;
+        let mut guest = Self::start(lab, machine, dir, initrd, None, more)?;
         let release = guest.serial.wait_ready(limit).context(NeverBooted)?;
         let wanted = lab.assets.kernel(machine.kernel)?.release;
         if release != wanted {
@@ -114,16 +115,29 @@ impl Guest {
         more: &[OsString],
     ) -> Result<Self> {
         let begin = Instant::now();
-        let incoming = format!("exec:cat {}", shell_quoted(state)?);
+        let uri = machine.qemu.state_uri(state, "cat")?;
         let initrd = lab.initrd(machine.kernel)?;
-        let mut guest = Self::start(lab, machine, dir, &initrd, Some(&incoming), more)?;
+        let mut guest = Self::start(lab, machine, dir, &initrd, Some("defer"), more)?;
+        guest.map_ram(true)?;
+        guest.qmp.execute("migrate-incoming", json!({"uri": uri}))?;
         wait_for("the guest's saved state to load", RESTORE, || {
             let status = guest.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] != "inmigrate").then_some(()))
         })?;
+        guest.map_ram(false)?;
         guest.qmp.execute("cont", json!({}))?;
         guest.started_in = begin.elapsed();
         Ok(guest)
+    }
+
+    /// Has pages of a saved state stand at their places in the file, where QEMU can do that: pages
+    /// of zeros cost nothing then. No other migration may find this set.
+    fn map_ram(&mut self, on: bool) -> Result<()> {
+        if self.machine.qemu == Qemu::V10 {
+            let capability = json!({"capability": "mapped-ram", "state": on});
+            self.qmp.execute("migrate-set-capabilities", json!({"capabilities": [capability]}))?;
+        }
+        Ok(())
     }
 
     fn start(
@@ -315,7 +329,8 @@ impl Guest {
     /// QEMU can't write it.
     pub fn save(mut self, file: &Path) -> Result<()> {
         self.qmp.execute("stop", json!({}))?;
-        let uri = format!("exec:cat > {}", shell_quoted(file)?);
+        self.map_ram(true)?;
+        let uri = self.machine.qemu.state_uri(file, "cat >")?;
         self.qmp.execute("migrate", json!({"uri": uri}))?;
         wait_for("the guest's state to be saved", RESTORE, || {
             let answer = self.qmp.execute("query-migrate", json!({}))?;
@@ -431,13 +446,4 @@ impl Guest {
             }
         }
     }
-}
-
-/// QEMU hands `exec:` to a shell.
-fn shell_quoted(path: &Path) -> Result<String> {
-    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
-    if text.contains('\'') {
-        bail!("{text} has a quote in its name: set ZEROWIRE_CACHE to another folder");
-    }
-    Ok(format!("'{text}'"))
 }

@@ -1,7 +1,7 @@
 //! Saved states of booted guests, kept in the cache between runs.
 //!
 //! A state is named by a digest of everything it depends on: QEMU's version, the
-//! kernel, the initial RAM disk and the machine's arguments.
+//! kernel, the initial RAM disk, the machine's arguments and how the state is stored.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -53,6 +53,7 @@ fn name(lab: &Lab, machine: Machine) -> Result<String> {
     let initrd = lab.initrd(machine.kernel)?;
     let image = std::fs::read(&kernel.image).with_context(|| format!("read {}", kernel.image.display()))?;
     let mut parts: Vec<Vec<u8>> = vec![qemu.version.into_bytes(), image];
+    parts.push(machine.qemu.state_uri(lab.work_dir(), "cat")?.into_bytes());
     // The RAM disk's name is a digest of its contents.
     parts.extend(machine.arguments(&kernel, &initrd).iter().map(|argument| argument.as_bytes().to_vec()));
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
