@@ -13,18 +13,18 @@ use super::setup::{HOST, HostPort, LINK, Net, Plan, VETH, write_metadata};
 use super::traffic::{self, Background, Way};
 
 /// Connections of the cycle test.
-const CYCLES: u32 = 100;
+const CYCLES: u32 = 40;
 
 /// Cycles before the first count: allocators and lazily made threads settle.
 const WARM_UP: u32 = 5;
 
-/// Growth that is taken for the allocator's own, KiB. A page leaked on each of 100
+/// Growth that is taken for the allocator's own, KiB. A page leaked on each of 40
 /// cycles, twice, is more.
-const SLACK_KIB: u64 = 512;
+const SLACK_KIB: u64 = 200;
 
 /// New mappings that may be thread stacks and arenas that the C library keeps for
 /// later. One leaked on each cycle is more.
-const SLACK_MAPPINGS: usize = 20;
+const SLACK_MAPPINGS: usize = 8;
 
 /// The back end is killed in the middle of a transfer; the guest and QEMU stay. The
 /// connection survives and the transfer ends well.
@@ -182,7 +182,7 @@ fn reboot_on(env: &Env<'_>, plan: Plan, ways: &[fn(&mut Guest) -> Result<()>]) -
     Ok(String::new())
 }
 
-/// A hundred times the guest gets the device, uses it and gives it back. As often QEMU connects
+/// Forty times the guest gets the device, uses it and gives it back. As often QEMU connects
 /// without a device. Nothing is left behind in the back end.
 pub fn cycles(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan::default())?;
