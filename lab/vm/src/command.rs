@@ -33,7 +33,13 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
     let name = describe(command);
     let (out, err) = (capture()?, capture()?);
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-    let mut running = Running::start(command)?;
+    // One that answers at once need not die with its parent. To see to that the parent forks, which
+    // copies all of its page tables.
+    if limit > SHORT {
+        die_with_parent(command);
+    }
+    let child = command.spawn().with_context(|| format!("can't start `{name}`"))?;
+    let mut running = Running { child, name: name.clone() };
     let status = running.wait(limit).with_context(|| format!("`{name}`"));
     let (out, err) = (read_back(out)?, read_back(err)?);
     match status {
