@@ -30,6 +30,8 @@ pub struct BackendProcess {
     process: Running,
     socket: PathBuf,
     out: PathBuf,
+    /// Bytes at the begin of `out` whose documents were taken.
+    taken: usize,
     log: PathBuf,
 }
 
@@ -69,7 +71,7 @@ impl BackendProcess {
         let create = |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&log)?);
         let process = Running::start(command)?;
-        let mut backend = Self { process, socket: socket.to_owned(), out, log };
+        let mut backend = Self { process, socket: socket.to_owned(), out, taken: 0, log };
         wait_for("the back end's socket", START, || {
             if let Some(status) = backend.process.ended()? {
                 bail!("the back end ended with {status}: {}", backend.log_text());
@@ -111,23 +113,20 @@ impl BackendProcess {
     /// The process has ended or prints no JSON.
     pub fn statistics(&mut self) -> Result<Value> {
         self.check_alive()?;
-        let before = self.documents().len();
+        self.new_documents();
         self.process.signal(Signal::USR1)?;
-        wait_for("statistics after SIGUSR1", ANSWER, || {
-            let mut documents = self.documents();
-            Ok(if documents.len() > before { documents.pop() } else { None })
-        })
-        .with_context(|| self.log_text())
+        wait_for("statistics after SIGUSR1", ANSWER, || Ok(self.new_documents().pop()))
+            .with_context(|| self.log_text())
     }
 
-    /// Asks it to stop (SIGTERM); returns the exit status and the last statistics.
+    /// Asks it to stop (SIGTERM); returns the exit status and the statistics that it ended with.
     ///
     /// # Errors
     /// It does not stop; it is killed on drop then.
     pub fn stop(&mut self) -> Result<(ExitStatus, Option<Value>)> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.wait(ANSWER).with_context(|| self.log_text())?;
-        Ok((status, self.documents().pop()))
+        Ok((status, self.new_documents().pop()))
     }
 
     /// Lets it stand still (SIGSTOP) until [`BackendProcess::go_on`]: no process of the program
@@ -231,10 +230,15 @@ impl BackendProcess {
         Ok(sum)
     }
 
-    /// The JSON values in standard output; an unfinished one at the end is left out.
-    fn documents(&self) -> Vec<Value> {
+    /// Takes the JSON values that came in standard output since the last call; an unfinished one at
+    /// the end is left for the next.
+    fn new_documents(&mut self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.out).unwrap_or_default();
-        serde_json::Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
+        let new = text.get(self.taken..).unwrap_or_default();
+        let mut values = serde_json::Deserializer::from_str(new).into_iter();
+        let documents = values.by_ref().map_while(Result::ok).collect();
+        self.taken += values.byte_offset();
+        documents
     }
 }
 
