@@ -12,26 +12,31 @@ use super::{Card, check_uncopied};
 /// Lengths of the frames, bytes.
 const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
 
-/// Frames of every length go there and come back in each mode, and what the statistics say.
+/// Frames of every length go there and come back in both modes, and what the statistics say. Mode
+/// auto then does what one of them does: there it is one length in 13.
 pub fn zero_copy(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     let interface = card.interface.clone();
     let mut text = Vec::new();
-    for (mode, pages, word) in [
-        ("copy", "huge", "copy mode"),
-        ("zerocopy", "huge", ", zero copy"),
-        ("auto", "huge", ", zero copy"),
-        ("auto", "small", "no zero copy: the guest's memory lies on pages of 4 KiB"),
+    for (mode, pages, word, step) in [
+        ("copy", "huge", "copy mode", 1),
+        ("zerocopy", "huge", ", zero copy", 1),
+        ("auto", "huge", ", zero copy", 13),
+        ("auto", "small", "no zero copy: the guest's memory lies on pages of 4 KiB", 13),
     ] {
+        let lengths = LENGTHS.step_by(step);
         let what = format!("mode {mode}, {pages} pages");
         let vm = format!("own {mode} {interface} {pages}");
         let said = card.with_vms(&[vm], |card| {
-            LENGTHS.map(|len| card.wire.round_trip(&frame(len as u32, len))).try_for_each(|r| r.map(drop))
+            lengths
+                .clone()
+                .map(|len| card.wire.round_trip(&frame(len as u32, len)))
+                .try_for_each(|r| r.map(drop))
         });
         let said: Value = serde_json::from_str(&said.with_context(|| what.clone())?[0])?;
         let path = said["path"].as_str().unwrap_or_default();
         ensure!(path.contains(word) && !path.contains("not bound"), "{what}: {path}");
-        let figures = check_uncopied(&said, LENGTHS.count() as u64).with_context(|| what.clone())?;
+        let figures = check_uncopied(&said, lengths.count() as u64).with_context(|| what.clone())?;
         text.push(format!("{mode} {pages}: {figures}"));
     }
     let refused = card.guest.run(&format!("zw-xdp own zerocopy {interface} small"), COMMAND)?;
