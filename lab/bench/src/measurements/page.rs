@@ -103,7 +103,7 @@ impl MeasurementPage {
     }
 }
 
-/// The JSON in a file; None where there is no such file.
+/// The JSON in a file; None if the file does not exist.
 fn read(path: &Path) -> Result<Option<Value>> {
     match fs::read_to_string(path) {
         Ok(text) => serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display())),
