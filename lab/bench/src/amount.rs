@@ -8,3 +8,12 @@ const SHARE: usize = if cfg!(debug_assertions) { 8 } else { 1 };
 pub(crate) fn amount(count: usize) -> usize {
     (count / SHARE).max(1)
 }
+
+/// Tells the user of a build without optimisation.
+pub fn warn_if_short() {
+    if SHARE > 1 {
+        eprintln!(
+            "zerowire-bench: this build is not optimised: runs move an eighth, and the figures mean nothing; build it with --release"
+        );
+    }
+}

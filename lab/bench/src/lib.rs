@@ -29,7 +29,7 @@
 
 pub mod ab;
 pub mod added;
-mod amount;
+pub mod amount;
 pub mod area;
 pub mod backend;
 mod bare_calls;

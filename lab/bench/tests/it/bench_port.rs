@@ -58,6 +58,7 @@ fn the_xdp_port_is_measured_beside_the_bare_loops_and_costs_nothing_when_idle() 
         &svg,
     ]);
     assert!(output.status.success(), "{text}\n{log}");
+    assert_eq!(log.contains("not optimised: runs move an eighth"), cfg!(debug_assertions), "{log}");
     let report: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&json).expect("the report")).expect("JSON");
     let cases = report["cases"].as_array().expect("cases");

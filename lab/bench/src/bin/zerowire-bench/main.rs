@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use zerowire_bench::ab::{AbOptions, run_ab};
+use zerowire_bench::amount;
 use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::packet_tx::{PacketTxOptions, run_packet_tx};
 use zerowire_bench::peers::find::in_path;
@@ -71,6 +72,9 @@ fn main() -> ExitCode {
     if let Err(e) = logging::init(&cli.log, None) {
         eprintln!("zerowire-bench: {e}");
         return ExitCode::from(2);
+    }
+    if matches!(cli.what, What::Net(_) | What::Vsock(_) | What::PacketTx(_) | What::Peers(_)) {
+        amount::warn_if_short();
     }
     let result =
         held::end_on_signals(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).and_then(|()| match cli.what {
