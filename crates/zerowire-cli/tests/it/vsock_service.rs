@@ -11,7 +11,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
-use crate::support::processes::{child, children, runs};
+use crate::support::processes::{child, children, runs, wait_idle};
 use crate::support::vsock::{Guest, reach};
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -209,6 +209,8 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log(m
         }
         _ => program.pid(),
     };
+    // A confined process sends copies of what it has to the supervisor, which keeps the session.
+    wait_idle(pid);
     let idle = taken(pid);
     let open: Vec<_> = (0..2)
         .map(|_| {
