@@ -32,12 +32,13 @@ const PORT: u16 = 7090;
 const WAYS: [&str; 2] = ["no-device", "recv:65536"];
 
 /// How often each way is counted, in turn: how many frames come at a time differs from run to run.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 5;
 
-/// The medians differ by this factor from run to run, in both directions. Measured were 1.586 and
-/// 1.624, 1.609 and 1.602, 1.638 and 1.633 (without a device, recv), of counts from 1.52 to 1.84. A
-/// bound of 1 would fail every other time.
-const NOISE: f64 = 1.03;
+/// A tenth of the payload copied once more is found. The medians differ less: 1.607 and 1.592, 1.579
+/// and 1.588 (without a device, recv) with a release build of the program, of counts from 1.53 to
+/// 1.67. The tests' build is slower, so its guest's kernel is entered and left more often a byte: 1.683
+/// and 1.635, 1.692 and 1.626.
+const NOISE: f64 = 1.1;
 
 /// TCP, one connection.
 pub fn count(env: &Env<'_>) -> Result<String> {
