@@ -18,12 +18,26 @@ fn a_wide_table_comes_in_parts_that_have_the_labels() {
     assert_eq!(table.render_within(34), whole);
     let parts = "case  set  ns  min..max\n-----------------------\ntx    hot   5     1..12\n\n\
                      case  set  quartiles\n--------------------\ntx    hot       2..3\n";
-    for columns in [23, 33] {
+    for columns in [23, 29] {
         assert_eq!(table.render_within(columns), parts);
     }
     // A column that does not fit stands alone.
     assert_eq!(table.render_within(10).lines().filter(|l| l.starts_with("case")).count(), 3);
     assert_eq!(Table::new(["a"]).render_within(0), "a\n-\n");
+    assert_eq!(Table::new(["a", "b"]).labels(2).render_within(0), "a  b\n----\n");
+}
+
+#[test]
+fn labels_are_above_their_rows_where_that_makes_fewer_parts() {
+    let mut table = Table::new(["case", "way", "ns", "quartiles"]).labels(2);
+    for (case, way) in [("a long case", "x"), ("a long case", "y"), ("b", "x")] {
+        table.row([case.into(), way.into(), "5".into(), "2..3".into()]);
+    }
+    let above = "  way  ns  quartiles\n--------------------\n\
+                 case: a long case\n  x     5       2..3\n  y     5       2..3\n\
+                 case: b\n  x     5       2..3\n";
+    assert_eq!(table.render_within(24), above);
+    assert_eq!(table.render_within(31).lines().filter(|l| l.starts_with("a long case")).count(), 2);
 }
 
 #[test]
