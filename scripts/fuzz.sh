@@ -1,17 +1,20 @@
 #!/bin/sh
 # Builds and runs the fuzz targets with the stable toolchain.
 #
-#   scripts/fuzz.sh long [TARGET...]    FUZZ_SECONDS for each (600); the corpus is kept in fuzz/corpus
-#   scripts/fuzz.sh short [TARGET...]   FUZZ_SECONDS for each (4 or 10); the corpus begins anew with the seeds
+#   scripts/fuzz.sh long [TARGET...]    FUZZ_SECONDS for each (600); the corpus is kept in
+#                                       fuzz/corpus
+#   scripts/fuzz.sh short [TARGET...]   FUZZ_SECONDS for each (4 or 10); the corpus begins anew with
+#                                       the seeds
 #   scripts/fuzz.sh build               only builds them
 #
-# The first two begin with the inputs of fuzz/seeds. The last line is `fuzz-tests: N passed, N failed, 0 skipped`. An input that
-# fails a target is kept in fuzz/artifacts; the status is not 0 then. Run it again with
+# The first two begin with the inputs of fuzz/seeds. The last line is `fuzz-tests: N passed, N
+# failed, 0 skipped`. An input that fails a target is kept in fuzz/artifacts; the status is not 0
+# then. Run it again with
 #
 #   target/fuzz/HOST/release/TARGET fuzz/artifacts/INPUT
 #
-# asan_TARGET is TARGET with AddressSanitizer, built in target/fuzz-asan. The stable toolchain has its runtime library, and takes
-# the option, which is not stable, with RUSTC_BOOTSTRAP=1.
+# asan_TARGET is TARGET with AddressSanitizer, built in target/fuzz-asan. The stable toolchain has
+# its runtime library, and takes the option, which is not stable, with RUSTC_BOOTSTRAP=1.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
@@ -34,7 +37,8 @@ command -v c++ >/dev/null || {
 }
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-# The coverage that libFuzzer looks at (clang's SanitizerCoverage); with --target, so that only the targets have it.
+# The coverage that libFuzzer looks at (clang's SanitizerCoverage); with --target, so that only the
+# targets have it.
 RUSTFLAGS="--cfg fuzzing -C passes=sancov-module -C llvm-args=-sanitizer-coverage-level=4 \
 -C llvm-args=-sanitizer-coverage-inline-8bit-counters -C llvm-args=-sanitizer-coverage-pc-table \
 -C llvm-args=-sanitizer-coverage-trace-compares"
@@ -48,7 +52,8 @@ cargo_build() {
 }
 echo "fuzz: building"
 cargo_build --target-dir target/fuzz
-# The second build takes the first one's libFuzzer. That is C++ of 40 s of CPU time, and not what AddressSanitizer watches.
+# The second build takes the first one's libFuzzer. That is C++ of 40 s of CPU time, and not what
+# AddressSanitizer watches.
 CUSTOM_LIBFUZZER_PATH=$(find "$PWD/target/fuzz/$host/release/build" -path '*/libfuzzer-sys-*/out/libfuzzer.a' \
     -printf '%T@ %p\n' | sort -n | sed -n '$s/^[^ ]* //p')
 export CUSTOM_LIBFUZZER_PATH
@@ -100,7 +105,8 @@ $(grep -E 'panicked at|ERROR:' -A 2 "$log" | head -n 12)"
     fi
 }
 
-# Each target has one thread: as many at once as there are CPUs. What a shell runs beside itself does not hear of an interrupt.
+# Each target has one thread: as many at once as there are CPUs. What a shell runs beside itself
+# does not hear of an interrupt.
 trap 'trap "" TERM; kill 0; exit 130' INT
 results=target/fuzz/logs/results
 : >$results

@@ -1,11 +1,15 @@
 #!/bin/sh
-# Zero-copy receive on a NIC that splits headers: what the tests of this project can't run without one.
+# Zero-copy receive on a NIC that splits headers: what the tests of this project can't run without
+# one.
 #
 #   scripts/hw-test.sh [OPTION...] IF QUEUE --peer HOST      HOST (for ssh) sends, over the NIC
-#   scripts/hw-test.sh [OPTION...] IF QUEUE                  says what to run on another machine, and waits for it
-#   scripts/hw-test.sh --rehearse                            all but the NIC, over loopback: tries this script
+#   scripts/hw-test.sh [OPTION...] IF QUEUE                  says what to run on another machine,
+#                                                            and waits for it
+#   scripts/hw-test.sh --rehearse                            all but the NIC, over loopback: tries
+#                                                            this script
 #
-#   --address ADDRESS   the NIC's address that the peer connects to; default: its first IPv4 address, else IPv6
+#   --address ADDRESS   the NIC's address that the peer connects to; default: its first IPv4
+#                       address, else IPv6
 #   --port PORT         TCP port (default 9999)
 #   --bytes N           bytes to send (default 1000000000)
 #   --rx-buf-len N      also with buffers of N bytes, in huge pages (Linux 7.0, some drivers)
@@ -13,21 +17,25 @@
 #
 # As root. It does, one after the other:
 #   1. `zerowire doctor -i IF -q QUEUE` before and after the settings below
-#   2. header split on, the queue taken out of RSS, flow rules for the port: with ethtool, put back at the end
-#   3. `zerowire recv --configure`, ended by itself and by SIGTERM: the settings change, and are the same again afterwards
-#      (ethtool -g, -x); this comes before the settings of 2
-#   4. registers the queue and receives; every byte is compared (SHA-256), and the ledger must say that the NIC placed more than
-#      half. The kernel counts what it copies from Linux 7.2 on, and never what it copies from beside the headers, which
-#      header split leaves empty: before that nobody can tell, and the script says so
+#   2. header split on, the queue taken out of RSS, flow rules for the port: with ethtool, put back
+#      at the end
+#   3. `zerowire recv --configure`, ended by itself and by SIGTERM: the settings change, and are the
+#      same again afterwards (ethtool -g, -x); this comes before the settings of 2
+#   4. registers the queue and receives; every byte is compared (SHA-256), and the ledger must say
+#      that the NIC placed more than half. The kernel counts what it copies from Linux 7.2 on, and
+#      never what it copies from beside the headers, which header split leaves empty: before that
+#      nobody can tell, and the script says so
 #   5. the same again at once: the queue was given back
-# The queue restarts when it is registered and when it is given back: other flows on it lose frames for a moment.
+# The queue restarts when it is registered and when it is given back: other flows on it lose frames
+# for a moment.
 #
-# Apart from the registration it is the code that the guests' test `zcrx` runs (lab/vm). The exit status is 0 if all
-# passed, 1 if not, 2 for wrong arguments, 3 if all bytes were right and it can't be told who placed them.
+# Apart from the registration it is the code that the guests' test `zcrx` runs (lab/vm). The exit
+# status is 0 if all passed, 1 if not, 2 for wrong arguments, 3 if all bytes were right and it can't
+# be told who placed them.
 set -eu
 
 die() { printf 'hw-test: error: %s\n' "$*" >&2; exit 1; }
-usage() { sed -n '4,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '/^#   scripts/,/^# As root/{/^# As root/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 say() { printf '\n== %s\n' "$*"; }
 
 interface='' queue='' peer='' address='' port=9999 bytes=1000000000 rx_buf_len='' rehearse=no
@@ -91,7 +99,8 @@ restore() {
             case $line in *' | '*) second=${line#* | } ;; esac
             echo "  $first"
             tries=0
-            # The queue is given back some time after the program has ended; until then header split stays on.
+            # The queue is given back some time after the program has ended; until then header split
+            # stays on.
             # shellcheck disable=SC2086
             until $first 2>"$work/refusal"; do
                 tries=$((tries + 1))
@@ -116,8 +125,8 @@ trap restore EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# change UNDO COMMAND...: runs a command and notes what takes it back. `FIRST | SECOND`: the second if the first is refused
-# for good.
+# change UNDO COMMAND...: runs a command and notes what takes it back. `FIRST | SECOND`: the second
+# if the first is refused for good.
 change() {
     back=$1
     shift
@@ -260,8 +269,9 @@ receive() {
     placed || die "$name: the NIC placed nothing: header split doesn't work, or the flow came through another queue"
 }
 
-# Whether the NIC placed bytes, as far as $is, $zero and $copied tell. Copies from beside the headers are not in $copied: with
-# header split on they can't be more than half of a bulk transfer. In a rehearsal all must be known as copied.
+# Whether the NIC placed bytes, as far as $is, $zero and $copied tell. Copies from beside the
+# headers are not in $copied: with header split on they can't be more than half of a bulk transfer.
+# In a rehearsal all must be known as copied.
 placed() {
     case $is in
         exact) echo "  placed by the NIC: $zero, copied by the kernel: $copied" ;;

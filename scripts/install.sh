@@ -2,14 +2,16 @@
 # Installs what the demo and the tests need and this machine lacks.
 #
 #   scripts/install.sh base       for `make demo-soft` and the tests without QEMU
-#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels, a Debian root
+#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels, a
+#                                 Debian root
 #   scripts/install.sh vm --update   also looks for newer kernels and a newer QEMU 10
 #
 # Debian packages are installed with apt (as root, or through sudo). The guest
 # kernels and QEMU 10 are only downloaded and unpacked, never installed: they go
 # to $ZEROWIRE_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/zerowire):
 #
-#   kernel-6.1/VERSION, kernel-7/VERSION, qemu-10/VERSION, debian-12/VERSION, each with a link `current`
+#   kernel-6.1/VERSION, kernel-7/VERSION, qemu-10/VERSION, debian-12/VERSION,
+#   each with a link `current`
 #
 # They come from the mirror that this machine's own apt uses for Debian, with the
 # same options and signature checks; only the suite's name is changed. The lists of

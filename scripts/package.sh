@@ -2,7 +2,8 @@
 # Packs each crate that may be published, in the order of their dependencies.
 #
 #   scripts/package.sh           packs all of them (seconds), without the network
-#   scripts/package.sh verify    compiles each one from its package, too (builds all dependencies anew)
+#   scripts/package.sh verify    compiles each one from its package, too (builds all dependencies
+#                                anew)
 #
 # Fails if a crate can't be packed, or if a source in a package takes another file by its path that
 # the package does not have. Packages lie in target/package. Changes that are not committed are

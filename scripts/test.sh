@@ -19,14 +19,16 @@ PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/sbin:/sbin
 export PATH
 # The results are read from what cargo prints.
 export CARGO_TERM_COLOR=never
-# What it would save the next build costs this one time. Where builds were incremental already, they stay so.
+# What it would save the next build costs this one time. Where builds were incremental already, they
+# stay so.
 if [ -n "${CI:-}" ] || [ -z "$(ls -A target/debug/incremental 2>/dev/null)" ]; then
     export CARGO_INCREMENTAL=0
 fi
 CARGO=${CARGO:-cargo}
 passed=0 failed=0 skipped=0
 failures=
-# The program that is tested in guests (it runs there, too, as does zerowire-bench beside it), and what drives them.
+# The program that is tested in guests (it runs there, too, as does zerowire-bench beside it), and
+# what drives them.
 ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/debug/zerowire
 drivers=target/debug
 
@@ -91,8 +93,8 @@ ready() {
     rustup component add rustfmt clippy || give_up "no rustfmt and clippy: install them with rustup"
 }
 
-# What the later stages need, while others wait. What fails here fails there again, and is shown and counted. The fuzz targets are
-# needed last, and go on beside the guests.
+# What the later stages need, while others wait. What fails here fails there again, and is shown and
+# counted. The fuzz targets are needed last, and go on beside the guests.
 build_ahead() {
     scripts/static.sh tests
     nice scripts/fuzz.sh build
@@ -176,7 +178,8 @@ fuzz_tests() {
 }
 
 vm_tests() {
-    # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build.
+    # What drives the guests is as cargo's tests were built, with the same features, so that little
+    # is left to build.
     stage build $CARGO build --workspace --locked --bins --examples || return
     stage static scripts/static.sh tests || return
     ZEROWIRE_AGENTS=${ZEROWIRE_BIN%/*}

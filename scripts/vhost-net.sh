@@ -1,26 +1,30 @@
 #!/bin/sh
-# vhost-net of the kernel beside `zerowire net`: TCP between this machine and a guest under KVM, both ways.
+# vhost-net of the kernel beside `zerowire net`: TCP between this machine and a guest under KVM,
+# both ways.
 #
 #   scripts/vhost-net.sh [OPTION...]
 #
 #   --rounds N          rounds (default 9); both back ends take turns in each
 #   --seconds N         seconds of a transfer (default 5)
 #   --program FILE      the program (default target/release/zerowire)
-#   --kernel FILE       the guest's kernel, uncompressed modules of it in --modules FOLDER; default: those of
-#   --modules FOLDER    `scripts/install.sh vm`
-#   --rehearse          without KVM and vhost-net: QEMU emulates the CPU and the device. Tries this script; its figures mean
-#                       nothing
+#   --kernel FILE       the guest's kernel; default, for both: those of `scripts/install.sh vm`
+#   --modules FOLDER    uncompressed modules of it
+#   --rehearse          without KVM and vhost-net: QEMU emulates the CPU and the device. Tries this
+#                       script; its figures mean nothing
 #
-# As root. It makes a network namespace with two taps, and boots a guest of its own on each: one whose device is vhost-net,
-# one whose device is zerowire. A guest is a kernel with busybox and iperf3 in its memory. Then iperf3 sends to each guest and
-# receives from it, in turns. It prints, for each direction, the medians of
+# As root. It makes a network namespace with two taps, and boots a guest of its own on each: one
+# whose device is vhost-net, one whose device is zerowire. A guest is a kernel with busybox and
+# iperf3 in its memory. Then iperf3 sends to each guest and receives from it, in turns. It prints,
+# for each direction, the medians of
 #   Gb/s         what iperf3 received
-#   CPU s/GB     of the back end: the thread vhost-PID of QEMU, or all threads of zerowire's processes; the vCPUs are left out
+#   CPU s/GB     of the back end: the thread vhost-PID of QEMU, or all threads of zerowire's
+#                processes; the vCPUs are left out
 #   ratios       vhost-net's figure divided by zerowire's of the same round, with the quartiles
-# The exit status is 0 if all transfers ran, 1 if one failed, and 2 for wrong arguments or if something is missing here.
+# The exit status is 0 if all transfers ran, 1 if one failed, and 2 for wrong arguments or if
+# something is missing here.
 set -eu
 
-usage() { sed -n '4,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '/^#   scripts/,/^# As root/{/^# As root/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 die() { printf 'vhost-net: error: %s\n' "$*" >&2; exit 1; }
 say() { printf 'vhost-net: %s\n' "$*" >&2; }
 

@@ -1,19 +1,23 @@
 /*
- * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock` (zw_vsock_..., zw_window_...;
- * docs/mapped-receive.md describes the memory and the handshake), and sending memory that is lent to the kernel
- * (zw_sender_..., zw_area_..., zw_lease_...) and whole frames (zw_frames_...; docs/send.md), and receiving from many sockets in place (zw_receiver_...,
+ * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock`
+ * (zw_vsock_..., zw_window_...; docs/mapped-receive.md describes the memory and the handshake), and
+ * sending memory that is lent to the kernel (zw_sender_..., zw_area_..., zw_lease_...) and whole
+ * frames (zw_frames_...; docs/send.md), and receiving from many sockets in place (zw_receiver_...,
  * zw_arrival_...; docs/recv.md).
  *
- * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in words what was wrong and
- * what to do. Functions that take a connection, an area or a DMA buffer may be called by any thread; a sender, of frames too, a window and a lease
- * are used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
+ * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in
+ * words what was wrong and what to do. Functions that take a connection, an area or a DMA buffer
+ * may be called by any thread; a sender, of frames too, a window and a lease are used by one thread
+ * at a time, a receiver by the thread that made it. A handle is the caller's until its close or
+ * release function; NULL handles give -EINVAL.
  *
- * Structs that later versions may make longer begin with size: set it to sizeof the struct, before results are asked for
- * too (-EINVAL otherwise). Arrays of zw_arrival have the size of an element as an argument. zw_version says how structs of
- * another version are taken. zw_vnet_header is virtio's, and stays as it is.
+ * Structs that later versions may make longer begin with size: set it to sizeof the struct, before
+ * results are asked for too (-EINVAL otherwise). Arrays of zw_arrival have the size of an element
+ * as an argument. zw_version says how structs of another version are taken. zw_vnet_header is
+ * virtio's, and stays as it is.
  *
- * ZW_MEMORY_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
- * without the functions.
+ * ZW_MEMORY_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory,
+ * version 1: for programs that do without the functions.
  *
  * Generated from crates/zerowire-c/src by cbindgen: change it there.
  */

@@ -1,7 +1,8 @@
 /*
- * Listens on a TCP port, receives what comes on any number of connections in place, and prints how many bytes came, a sum
- * over them, and how they were placed. Ends when CONNECTIONS have ended. -m auto, multishot, plain, no-device or mapped:
- * see docs/recv.md. -e: sends each connection the number of its bytes when it ends.
+ * Listens on a TCP port, receives what comes on any number of connections in place, and prints how
+ * many bytes came, a sum over them, and how they were placed. Ends when CONNECTIONS have ended. -m
+ * auto, multishot, plain, no-device or mapped: see docs/recv.md. -e: sends each connection the
+ * number of its bytes when it ends.
  *
  *   cc recv_sockets.c -o recv_sockets $(pkg-config --cflags --libs zerowire)
  *   ./recv_sockets [-e] [-m MODE] 5001 1 &

@@ -1,8 +1,8 @@
 /*
- * Receives a guest's stream or messages in mapped memory and prints how many bytes, packets and messages came, and a sum
- * over the bytes. -q: messages. -z: spins in place of sleeping. -l: listens for one connection of the guest. -d: payload
- * stays in the guest's memory, which needs zerowire vsock --share-guest-memory; prints how much did. -o FILE: writes the
- * payload to a file.
+ * Receives a guest's stream or messages in mapped memory and prints how many bytes, packets and
+ * messages came, and a sum over the bytes. -q: messages. -z: spins in place of sleeping. -l:
+ * listens for one connection of the guest. -d: payload stays in the guest's memory, which needs
+ * zerowire vsock --share-guest-memory; prints how much did. -o FILE: writes the payload to a file.
  *
  *   cc recv_vsock.c -o recv_vsock $(pkg-config --cflags --libs zerowire)
  *   ./recv_vsock [-l] [-z] [-q] [-d] [-o FILE] /run/vm.vsock.map 5000

@@ -1,8 +1,9 @@
 /*
- * Sends a file over TCP out of memory that is lent to the kernel, and prints how the bytes went. A buffer is read into
- * again when its ticket is done, never before. -l: the buffers are leases of an area, which says by itself when one is
- * free; with io_uring its memory is registered. -m copy, zerocopy or auto (the default). -b socket or uring: see
- * docs/send.md. -c: checks that lent memory is left alone.
+ * Sends a file over TCP out of memory that is lent to the kernel, and prints how the bytes went. A
+ * buffer is read into again when its ticket is done, never before. -l: the buffers are leases of an
+ * area, which says by itself when one is free; with io_uring its memory is registered. -m copy,
+ * zerocopy or auto (the default). -b socket or uring: see docs/send.md. -c: checks that lent memory
+ * is left alone.
  *
  *   cc send_file.c -o send_file $(pkg-config --cflags --libs zerowire)
  *   ncat -l 5001 >/dev/null &

@@ -1,8 +1,9 @@
 /*
- * Sends numbered frames on an interface, built in the memory that the kernel sends from, and prints how the bytes went. A
- * ring of a packet socket by default, on any interface; -x: an AF_XDP socket, on queue -q. -n COUNT frames of -l LENGTH
- * bytes, Ethernet header included. -u: UDP datagrams of that many bytes of payload, many in one frame that is cut by the
- * kernel or the interface (ring only). -c: checks that frames are left alone once they are committed. Needs CAP_NET_RAW.
+ * Sends numbered frames on an interface, built in the memory that the kernel sends from, and prints
+ * how the bytes went. A ring of a packet socket by default, on any interface; -x: an AF_XDP socket,
+ * on queue -q. -n COUNT frames of -l LENGTH bytes, Ethernet header included. -u: UDP datagrams of
+ * that many bytes of payload, many in one frame that is cut by the kernel or the interface (ring
+ * only). -c: checks that frames are left alone once they are committed. Needs CAP_NET_RAW.
  *
  *   cc send_frames.c -o send_frames $(pkg-config --cflags --libs zerowire)
  *   ./send_frames [-x] [-q QUEUE] [-n COUNT] [-l LENGTH] [-u] [-c] INTERFACE
@@ -24,7 +25,8 @@ static int fail(const char *what, int error)
     return 1;
 }
 
-/* A frame to nobody (a locally administered address), of the EtherType for experiments, with its number in it. */
+/* A frame to nobody (a locally administered address), of the EtherType for experiments, with its
+ * number in it. */
 static void build(unsigned char *frame, size_t length, uint32_t number)
 {
     static const unsigned char head[14] = { 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5 };
@@ -35,7 +37,8 @@ static void build(unsigned char *frame, size_t length, uint32_t number)
         frame[i] = i < 18 ? (unsigned char)(number >> (8 * (17 - i))) : (unsigned char)(number * 7 + i);
 }
 
-/* The same as UDP from 10.0.0.1 to 10.0.0.2, whose checksums the kernel or the interface puts in. */
+/* The same as UDP from 10.0.0.1 to 10.0.0.2, whose checksums the kernel or the interface puts
+ * in. */
 static void build_udp(unsigned char *frame, size_t length, uint32_t number)
 {
     uint32_t sum = 0;

@@ -1,6 +1,7 @@
-/* Calls each function of the interface of whole frames, well and badly. Arguments: a way ("ring", "xdp") and the interface. The
- * test program reads what comes, and knows what has to come. With the interface's other end as well: what happens when the
- * interface is slow, goes down, and away. Ends with 0, or says which line is wrong. */
+/* Calls each function of the interface of whole frames, well and badly. Arguments: a way ("ring",
+ * "xdp") and the interface. The test program reads what comes, and knows what has to come. With the
+ * interface's other end as well: what happens when the interface is slow, goes down, and away. Ends
+ * with 0, or says which line is wrong. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -241,7 +242,8 @@ static void wrong_frames_are_refused(void)
     header.gso_type = ZW_VNET_GSO_NONE;
     CHECK(zw_frames_commit(frames, 60, &header) == -EINVAL);
     SAYS("hdr_len 42");
-    /* By a VLAN tag it may be longer; without one it is refused as a whole, and the place is still there. */
+    /* By a VLAN tag it may be longer; without one it is refused as a whole, and the place is still
+     * there. */
     CHECK(zw_frames_reserve(frames, 1518, &data) == 0);
     frame = (unsigned char *)data;
     build(frame, 1518, next);

@@ -1,5 +1,6 @@
-/* Commits two frames, hands them over, and waits until they are back. Arguments: "ring" or "xdp"; the interface; "changed" to write
- * to the second one when it is committed, "kept" for the counter-check; "checked" asks for the check, "default" doesn't. */
+/* Commits two frames, hands them over, and waits until they are back. Arguments: "ring" or "xdp";
+ * the interface; "changed" to write to the second one when it is committed, "kept" for the
+ * counter-check; "checked" asks for the check, "default" doesn't. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Built with the frozen header of old/, run with the library of today. Ends with 0, or says which line found something else. */
+/* Built with the frozen header of old/, run with the library of today. Ends with 0, or says which
+ * line found something else. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

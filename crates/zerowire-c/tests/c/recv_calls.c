@@ -1,4 +1,5 @@
-/* Each call of the receivers, and how they fail. Ends with 0, or says which line found something else. */
+/* Each call of the receivers, and how they fail. Ends with 0, or says which line found something
+ * else. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -93,7 +94,8 @@ static void areas_are_checked(zw_receiver *receiver)
     CHECK(zw_dmabuf_length(NULL) == 0);
     zw_dmabuf_close(NULL);
 
-    /* Without a device: with an area to share from Linux 7.1 on; before, the kernel that is needed is named. */
+    /* Without a device: with an area to share from Linux 7.1 on; before, the kernel that is needed
+     * is named. */
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.backend = ZW_RECV_NO_DEVICE;

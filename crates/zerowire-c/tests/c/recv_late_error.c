@@ -1,6 +1,7 @@
 /*
- * What arrived is given before the error behind it. Two connections come at once, and the kernel refuses to watch the
- * second one (a filter, as the profiles of containers are). Ends with 0, or says which line found something else.
+ * What arrived is given before the error behind it. Two connections come at once, and the kernel
+ * refuses to watch the second one (a filter, as the profiles of containers are). Ends with 0, or
+ * says which line found something else.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
-/* Senders that follow each other on one connection: on duplicates of its descriptor, and on the descriptor that the one before
- * gave back. The peer, in this program too, reads nothing for a while, so that the kernel keeps what is lent. A plain loan of the
- * program's own comes before. Ends with 0, or says which line is wrong. */
+/* Senders that follow each other on one connection: on duplicates of its descriptor, and on the
+ * descriptor that the one before gave back. The peer, in this program too, reads nothing for a
+ * while, so that the kernel keeps what is lent. A plain loan of the program's own comes before.
+ * Ends with 0, or says which line is wrong. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -154,7 +155,8 @@ int main(void)
     CHECK(zw_sender_into_socket(sender, LONG) == number);
     sender = lends(number);
 
-    /* Buffers of an area that the sender waits for: each is used more than once, and none is lost. */
+    /* Buffers of an area that the sender waits for: each is used more than once, and none is
+     * lost. */
     CHECK(zw_area_new(4096, 2, 0, &area) == 0);
     for (i = 0; i < 20; i++) {
         CHECK(zw_sender_lease(sender, area, LONG, &lease) == 0);

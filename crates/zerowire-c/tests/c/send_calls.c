@@ -1,5 +1,6 @@
-/* Calls each function of the senders' interface, well and badly. Arguments: the port of a listener on 127.0.0.1 that accepts
- * and reads what comes to its end, and a UDP port there. Ends with 0, or says which line is wrong. */
+/* Calls each function of the senders' interface, well and badly. Arguments: the port of a listener
+ * on 127.0.0.1 that accepts and reads what comes to its end, and a UDP port there. Ends with 0, or
+ * says which line is wrong. */
 #include <errno.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
-/* Lends memory to a connection whose peer does not read, so that it is lent for sure, and ends the connection. First
- * argument: the port on 127.0.0.1; second: "lent" or "lease"; third: "changed", or "kept" for the counter-check; fourth:
- * "checked" asks for the check, "default" doesn't. */
+/* Lends memory to a connection whose peer does not read, so that it is lent for sure, and ends the
+ * connection. First argument: the port on 127.0.0.1; second: "lent" or "lease"; third: "changed",
+ * or "kept" for the counter-check; fourth: "checked" asks for the check, "default" doesn't. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

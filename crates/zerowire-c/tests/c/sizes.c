@@ -1,6 +1,6 @@
 /*
- * Structs of another length than the library's: of an earlier header, of a later one, and wrong ones. Ends with 0, or says
- * which line found something else.
+ * Structs of another length than the library's: of an earlier header, of a later one, and wrong
+ * ones. Ends with 0, or says which line found something else.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -60,8 +60,8 @@ static void options(void)
     FAILS(zw_vsock_connect("/nonexistent.map", 1, &vsock.known, &connection), ENOENT, "--uds");
 }
 
-/* Of a later program: known fields are written, the others become 0, and nothing behind them is touched. Of an earlier one:
-   nothing behind its own is touched. */
+/* Of a later program: known fields are written, the others become 0, and nothing behind them is
+ * touched. Of an earlier one: nothing behind its own is touched. */
 static void results(zw_receiver *receiver)
 {
     struct { struct zw_ledger known; unsigned char later[16], behind[16]; } ledger;

@@ -1,6 +1,6 @@
 /*
- * Each call of mapped receive, and how they fail, at the real daemon. The guest does what a letter asks for, on port 5000.
- * Ends with 0, or says which line found something else.
+ * Each call of mapped receive, and how they fail, at the real daemon. The guest does what a letter
+ * asks for, on port 5000. Ends with 0, or says which line found something else.
  *
  *   vsock_calls UDS.map
  */

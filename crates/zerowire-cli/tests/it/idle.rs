@@ -56,8 +56,8 @@ fn allow_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("a higher limit");
 }
 
-/// Starts a process that serves `vms` VMs itself, and connects a guest to each. All VMs take as many
-/// threads and descriptors, and none is awake.
+/// Starts a process that serves `vms` VMs itself, and connects a guest to each. All VMs take as
+/// many threads and descriptors, and none is awake.
 fn is_free<G>(
     vms: usize,
     start: impl FnOnce(&[String]) -> Program,

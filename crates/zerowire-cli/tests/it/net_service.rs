@@ -338,7 +338,7 @@ fn a_program_that_is_killed_and_started_again_goes_on_where_it_was() {
             let (mut back, mut got) = (0u32, 0u32);
             let len = |n: u32| 18 + (n as usize * 37) % 6000;
             for round in 0..6u32 {
-                // Frames both ways, of which some are done and some under way when the program dies.
+                // Frames both ways. Some are done and some under way when the program dies.
                 for _ in 0..100 {
                     let frame = frames::frame(out, len(out));
                     assert!(

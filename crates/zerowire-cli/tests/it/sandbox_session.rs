@@ -115,8 +115,8 @@ impl LoadedGuest {
         begin.elapsed()
     }
 
-    /// The front end is connected. The device has lost no descriptor, and no frame but those that it
-    /// is unsure of.
+    /// The front end is connected. The device has lost no descriptor, and no frame but those that
+    /// it is unsure of.
     fn finish(mut self, unsure: u64) {
         assert!(self.guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"), "all come back");
         // Those that were lost are before these.

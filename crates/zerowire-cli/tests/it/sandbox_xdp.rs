@@ -16,8 +16,8 @@ use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
 
-/// Bytes of a guest's memory: a test may have no right to raise the limit of locked memory, which is
-/// 8 MiB.
+/// Bytes of a guest's memory: a test may have no right to raise the limit of locked memory, which
+/// is 8 MiB.
 const RAM: usize = 4 << 20;
 /// Bytes that a VM needs beside that with one queue pair.
 const BESIDE: u64 = (128 << 10) + 2048 * 256 + 512 * 4096;

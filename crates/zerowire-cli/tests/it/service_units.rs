@@ -271,7 +271,8 @@ touch "$work/root/etc/zerowire/vm0.env"
 mkdir -p "$work/root/etc/systemd/system/sockets.target.wants"
 ln -s /usr/lib/systemd/system/zerowire@.socket "$work/root/etc/systemd/system/sockets.target.wants/zerowire@vm0.socket"
 inside dpkg --purge zerowire zerowire-bench libzerowire-dev libzerowire0 >&2
-# What dpkg, ldconfig and man-db keep for themselves is no package's, and neither are backups of lists of users.
+# What dpkg, ldconfig and man-db keep for themselves is no package's, and neither are backups of
+# lists of users.
 cd "$work/up"
 find . \( -type f -o -type l \) ! -path './var/lib/dpkg/*' ! -path './var/log/*' ! -path './var/cache/*' \
     ! -path './etc/ld.so.cache' ! -path './etc/*-' ! -path './etc/.pwd.lock' | sort | while read -r file; do

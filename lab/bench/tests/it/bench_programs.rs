@@ -1,5 +1,5 @@
-//! `zerowire-bench vsock --program …`: two programs in one run, which are the same one here, without
-//! the sandbox and with it.
+//! `zerowire-bench vsock --program …`: two programs in one run, which are the same one here,
+//! without the sandbox and with it.
 
 use std::process::Command;
 

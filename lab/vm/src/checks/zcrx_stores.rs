@@ -34,10 +34,10 @@ const WAYS: [&str; 2] = ["no-device", "recv:65536"];
 /// How often each way is counted, in turn: how many frames come at a time differs from run to run.
 const ROUNDS: usize = 5;
 
-/// A tenth of the payload copied once more is found. The medians differ less: 1.607 and 1.592, 1.579
-/// and 1.588 (without a device, recv) with a release build of the program, of counts from 1.53 to
-/// 1.67. The tests' build is slower, so its guest's kernel is entered and left more often a byte: 1.683
-/// and 1.635, 1.692 and 1.626.
+/// A tenth of the payload copied once more is found. The medians differ less: 1.607 and 1.592,
+/// 1.579 and 1.588 (without a device, recv) with a release build of the program, of counts from
+/// 1.53 to 1.67. The tests' build is slower, so its guest's kernel is entered and left more often a
+/// byte: 1.683 and 1.635, 1.692 and 1.626.
 const NOISE: f64 = 1.1;
 
 /// TCP, one connection.

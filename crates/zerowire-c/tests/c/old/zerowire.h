@@ -1,6 +1,6 @@
 /*
- * The header of an early 0.1.0, cut to what tests/c/old_program.c uses and frozen: programs that were built with it run with
- * each later library of the same soname. Don't change it.
+ * The header of an early 0.1.0, cut to what tests/c/old_program.c uses and frozen: programs that
+ * were built with it run with each later library of the same soname. Don't change it.
  */
 #ifndef ZEROWIRE_H
 #define ZEROWIRE_H
