@@ -9,7 +9,7 @@
 # Fails if code outside zerowire-wire reads a packet's field at an offset of its own, or code
 # outside zerowire-sys makes a system call of the C library. Fails if unsafe code comes into more
 # files. Fails if who serves VMs on ports names one of them: what is particular to a port lies in
-# its folder.
+# its folder. Fails if a comment has more than 100 columns.
 # Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
@@ -103,6 +103,15 @@ unsafe=$(find crates -name '*.rs' | grep -v '/\(tests\|testing\|examples\)[/.]' 
     END { print count[1] + 0, count[0] + 0 }')
 if [ "${unsafe% *}" -gt 18 ] || [ "${unsafe#* }" -gt 21 ]; then
     echo "wall: $unsafe files have unsafe code in zerowire-sys and elsewhere, of 18 and 21: put it into one of them" >&2
+    status=1
+fi
+
+# In characters, not bytes. Attributes and `#define` are no comments.
+wide=$(LC_ALL=C.UTF-8 grep -rnIE --exclude-dir=target '^.{101}' crates lab fuzz scripts dist Makefile Cargo.toml \
+    --include='*.rs' --include='*.[ch]' --include='*.toml' --include='*.sh' --include='*.in' --include='*.conf' \
+    --include='*.yaml' --include=Containerfile --include=Makefile | grep -E '^[^:]+:[0-9]+: *(//|/\*|\* |# )' || true)
+if [ -n "$wide" ]; then
+    echo "wall: a comment has more than 100 columns: $wide" >&2
     status=1
 fi
 
