@@ -30,7 +30,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens the file and starts the thread. The file names `program` as its author.
+    /// Opens the file, writes how it begins, and starts the thread. The file names `program` as its
+    /// author.
     ///
     /// # Errors
     /// [`CaptureError`], also where nobody reads the pipe: it waits for no reader.
@@ -42,7 +43,7 @@ impl Capture {
     /// each packet up to `snaplen` bytes are kept.
     ///
     /// # Errors
-    /// [`CaptureError::Thread`].
+    /// [`CaptureError::Open`] where nobody reads it, [`CaptureError::Thread`].
     pub fn stream(to: OwnedFd, snaplen: u32) -> Result<Self, CaptureError> {
         let target = CaptureTarget::File("another process".into());
         let options = CaptureOptions::new(target).snaplen(snaplen);
@@ -57,7 +58,9 @@ impl Capture {
         tells_losses: bool,
     ) -> Result<Self, CaptureError> {
         let shared = Arc::new(Shared::new(options.copied_bytes()));
-        let writer = CaptureWriter::new(shared.clone(), sink, options, program, tells_losses);
+        let mut writer = CaptureWriter::new(shared.clone(), sink, options, program, tells_losses);
+        let failed = |cause| CaptureError::Open { target: options.target.clone(), cause };
+        writer.begin().map_err(failed)?;
         let thread = std::thread::Builder::new().name("capture".to_owned());
         let thread = thread.spawn(move || writer.run()).map_err(CaptureError::Thread)?;
         shared.set_thread(thread.thread().clone());

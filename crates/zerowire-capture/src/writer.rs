@@ -74,6 +74,12 @@ impl CaptureWriter {
         }
     }
 
+    /// Writes how the first file begins.
+    pub fn begin(&mut self) -> io::Result<()> {
+        section_header(&mut self.blocks, &self.program);
+        self.flush()
+    }
+
     /// Writes until it is stopped, or can't.
     pub fn run(mut self) {
         let served = self.serve();
@@ -100,8 +106,6 @@ impl CaptureWriter {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        section_header(&mut self.blocks, &self.program);
-        self.flush()?;
         loop {
             // What was published before somebody asked for the end is seen by the round behind it.
             let stops = self.shared.is_stopping();

@@ -18,6 +18,11 @@ fn options(path: &Path) -> CaptureOptions {
     CaptureOptions::new(CaptureTarget::File(path.to_owned()))
 }
 
+fn mkfifo(path: &Path) {
+    let status = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo");
+    assert!(status.success());
+}
+
 fn start(options: &CaptureOptions) -> Capture {
     Capture::start(options, "a test").unwrap_or_else(|e| panic!("{e}"))
 }
@@ -280,19 +285,26 @@ fn interfaces_come_and_go() {
     assert_eq!(read_file(&path).packets[0].interface, 0);
 }
 
-/// A full disk ends the capture. Workers go on, and their packets are counted.
+/// Its reader goes. Workers go on, and their packets are counted.
 #[test]
 fn a_capture_that_cant_be_written_ends_and_counts() {
-    let capture = start(&options("/dev/full".as_ref()));
-    // The header alone does not fit.
-    assert!(capture.finish(PATIENCE));
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("pipe");
+    mkfifo(&path);
+    // One that writes as well is not waited for.
+    let reader = std::fs::File::options().read(true).write(true).open(&path).expect("a reader");
+    let capture = start(&options(&path));
+    drop(reader);
+    // Nobody reads its block.
     let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect(ANY);
+    wait_until("it has ended", || capture.has_ended());
     let mut queue = interface.queue();
     for n in 0..3 {
         record(&mut queue, &packet(n, 64));
         queue.publish();
     }
     assert_eq!(interface.stats(), CaptureStats { captured: 0, lost: 3 });
+    assert!(capture.finish(PATIENCE));
 }
 
 /// Nobody reads on: the rings are full by then.
@@ -301,8 +313,7 @@ fn packets_that_wait_when_the_capture_ends_are_lost_to_it() {
     const PACKETS: u32 = 2000;
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("pipe");
-    let status = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
-    assert!(status.success());
+    mkfifo(&path);
     let none = Capture::start(&options(&path), "").expect_err("no reader").to_string();
     assert!(none.contains("nobody reads the pipe"), "{none}");
     // One that writes as well is not waited for.
@@ -325,6 +336,8 @@ fn what_cant_be_opened_is_named() {
     let dir = tempfile::tempdir().expect("a folder");
     let error = |options: &CaptureOptions| Capture::start(options, "").expect_err("an error").to_string();
     let nowhere = dir.path().join("no/such");
+    // There is no room for how the file begins.
+    assert!(error(&options("/dev/full".as_ref())).contains("/dev/full: No space left"));
     let said = error(&options(&nowhere));
     assert!(said.contains(&*nowhere.to_string_lossy()) && said.contains("No such file"), "{said}");
     let rotation = Some(CaptureRotation { bytes: 1 << 20, files: 2 });

@@ -436,6 +436,13 @@ fn the_control_socket_begins_and_ends_a_capture() {
         send(0..3);
         assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
         assert!(read_file(&files.path().join("two")).interfaces.is_empty());
+        // A full disk has no room for how the file begins.
+        let full = files.path().join("full");
+        std::os::unix::fs::symlink("/dev/full", &full).expect("a link");
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"full\"}");
+        assert!(status == 422 && text.contains("No space left"), "{status} {text}");
+        assert_eq!(server.ask("GET", "/capture", "").0, 404);
+        std::fs::remove_file(full).expect("removed");
         for (body, pointer) in [
             ("{}", ""),
             ("{\"file\": \"../x\"}", "/file"),
