@@ -86,7 +86,7 @@ pub fn find(method: Method, path: &[String]) -> Routed<'_> {
 }
 
 /// Whether a query asks for what this action can do besides: `stream` of statistics, `reconnect` of
-/// a change. None: it is another query.
+/// a change, alone or as a boolean. None: it is another query.
 pub fn asks(action: Action, query: &str) -> Option<bool> {
     let word = match action {
         Action::Stats => "stream",
@@ -95,7 +95,8 @@ pub fn asks(action: Action, query: &str) -> Option<bool> {
     };
     match query.strip_prefix(word) {
         _ if query.is_empty() => Some(false),
-        Some("" | "=true") => Some(true),
+        Some("" | "=" | "=true") => Some(true),
+        Some("=false") => Some(false),
         _ => None,
     }
 }
@@ -145,8 +146,9 @@ mod tests {
     fn an_action_has_its_query_and_no_other() {
         for (action, word) in [(Action::Stats, "stream"), (Action::Change, "reconnect")] {
             let asked = |more: &str| asks(action, &format!("{word}{more}"));
-            assert_eq!((asked(""), asked("=true"), asks(action, "")), (Some(true), Some(true), Some(false)));
-            for more in ["s", "=", "=false", "=true&x", "&reconnect"] {
+            assert_eq!(["", "=", "=true"].map(asked), [Some(true); 3]);
+            assert_eq!((asked("=false"), asks(action, "")), (Some(false), Some(false)));
+            for more in ["s", "=1", "=true&x", "&reconnect"] {
                 assert_eq!(asked(more), None, "{word}{more}");
             }
         }

@@ -1,5 +1,7 @@
 //! From bytes to a request head, within limits.
 
+use std::cmp::Reverse;
+
 use zerowire_wire::http;
 
 /// The longest request head (request line and headers), bytes.
@@ -50,10 +52,43 @@ impl Method {
 /// What a client would like to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
-    /// `text/plain` is named: words for people.
+    /// Words for people (`text/plain`) before JSON.
     pub text: bool,
-    /// `application/openmetrics-text` is named.
+    /// `application/openmetrics-text` before `text/plain`.
     pub open_metrics: bool,
+}
+
+impl Accept {
+    /// By media ranges and their weights (RFC 9110 §12.5.1). Of equal ones the first is taken, but
+    /// `*/*` comes last: JSON has to be named to stand before words.
+    fn of(ranges: &[&[u8]]) -> Self {
+        let wish = |media_type: &str| {
+            let named = |range: &&[u8]| media(range).eq_ignore_ascii_case(media_type.as_bytes());
+            let at = ranges.iter().position(named)?;
+            let weight = weight(ranges[at]);
+            (weight > 0).then_some((weight, Reverse(at)))
+        };
+        let (text, any) = (wish("text/plain"), wish("*/*"));
+        let first = |one: Option<_>, other: Option<_>| one.is_some() && one > other;
+        let is_text =
+            first(text, wish("application/json")) && any.map(|any| any.0) <= text.map(|text| text.0);
+        Self { text: is_text, open_metrics: first(wish("application/openmetrics-text"), text) }
+    }
+}
+
+/// A media range without its parameters.
+fn media(range: &[u8]) -> &[u8] {
+    range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+}
+
+/// Its weight, in thousandths. One that is no number from 0 to 1 is not there.
+fn weight(range: &[u8]) -> u16 {
+    let parameter = |part: &[u8]| {
+        let (name, value) = std::str::from_utf8(part).ok()?.split_once('=')?;
+        let value: f32 = name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse().ok())??;
+        (0.0..=1.0).contains(&value).then_some((value * 1000.0) as u16)
+    };
+    range.split(|byte| *byte == b';').skip(1).find_map(parameter).unwrap_or(1000)
 }
 
 /// A request head. Nothing in it refers to the input.
@@ -133,7 +168,7 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<ControlRequest, BadReques
         keeps_alive: request.version == Some(1),
         accept: Accept::default(),
     };
-    let mut length = None;
+    let (mut length, mut accepted) = (None, Vec::new());
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("Content-Length") {
@@ -152,11 +187,11 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<ControlRequest, BadReques
         } else if is("Connection") {
             head.keeps_alive = http::keeps_alive(header.value, head.keeps_alive);
         } else if is("Accept") {
-            head.accept.text |= contains(header.value, b"text/plain");
-            head.accept.open_metrics |= contains(header.value, b"application/openmetrics-text");
+            accepted.extend(header.value.split(|byte| *byte == b','));
         }
     }
     head.body_bytes = length.unwrap_or(0);
+    head.accept = Accept::of(&accepted);
     Ok(head)
 }
 
@@ -164,12 +199,6 @@ fn content_length(value: &[u8]) -> Result<usize, BadRequest> {
     let bytes = http::content_length(value).ok_or(bad(400, "Content-Length is no number"))?;
     let bytes = usize::try_from(bytes).ok().filter(|n| *n <= MAX_BODY_BYTES);
     bytes.ok_or(bad(413, "the body is longer than 65536 bytes"))
-}
-
-/// Whether a media type is named, whatever its weight.
-fn contains(value: &[u8], media_type: &[u8]) -> bool {
-    let ranges = value.split(|byte| *byte == b',' || *byte == b';').map(<[u8]>::trim_ascii);
-    ranges.into_iter().any(|range| range.eq_ignore_ascii_case(media_type))
 }
 
 /// A part of a path without its percent signs.
@@ -219,7 +248,23 @@ mod tests {
     fn what_a_client_would_like_to_read_is_named() {
         let accept = |value: &str| complete(&format!("GET /x HTTP/1.1\r\nAccept: {value}\r\n\r\n")).accept;
         assert_eq!(accept("*/*"), Accept::default());
-        assert_eq!(accept("text/plain"), Accept { text: true, open_metrics: false });
+        let text = Accept { text: true, open_metrics: false };
+        for words in
+            ["text/plain", "Text/Plain; charset=utf-8", "text/plain, application/json", "*/*, text/plain"]
+        {
+            assert_eq!(accept(words), text, "{words}");
+        }
+        for json in [
+            "application/json, text/plain, */*",
+            "application/json, text/plain;q=0",
+            "text/plain;q=0.5, application/json;q=0.6",
+            "text/plain; Q=0.5, */*",
+            "text/html, */*;q=0.8",
+        ] {
+            assert_eq!(accept(json), Accept::default(), "{json}");
+        }
+        assert_eq!(accept("text/plain;q=0.9, application/openmetrics-text;q=0.1"), text);
+        assert_eq!(accept("text/plain;q=2, application/json;q=0.9"), text, "2 is no weight");
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5";
         assert_eq!(accept(prometheus), Accept { text: true, open_metrics: true });
     }
