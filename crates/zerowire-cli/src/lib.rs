@@ -2,6 +2,8 @@
 //! and end.
 //!
 //! The program `zerowire` itself is the binary of this package.
+// They panic where nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,6 @@
 //! The program `zerowire`.
+// They panic where nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod access;
 mod configure;
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
     let log = match log {
         Ok(log) => log,
         Err(e) => {
-            eprintln!("zerowire: {e}");
+            logging::say(&format!("zerowire: {e}"));
             return ExitCode::from(2);
         }
     };

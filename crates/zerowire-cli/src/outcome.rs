@@ -1,10 +1,12 @@
 //! How a command ended, and where its result is written.
 
-use std::io::Write as _;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::columns::{PLAIN_WIDTH, fit, width};
@@ -34,12 +36,100 @@ pub enum Outcome {
 /// Where the result goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// As JSON to this file, `-`: to standard output; else as text.
-    pub json: Option<&'a Path>,
+    /// As JSON, if that goes somewhere; else as text.
+    pub json: &'a JsonOutput,
     /// No text.
     pub quiet: bool,
     /// Text goes to standard error, since something else went to standard output.
     pub stdout_taken: bool,
+}
+
+/// Where a result goes as JSON.
+#[derive(Debug)]
+pub enum JsonOutput {
+    /// Nowhere.
+    None,
+    /// To standard output, as one line.
+    Stdout,
+    /// To a file, which keeps what it has until then.
+    File(File, PathBuf),
+}
+
+impl JsonOutput {
+    /// To this path, `-`: to standard output. `others` are files that the command reads or writes.
+    ///
+    /// # Errors
+    /// It can't be written. [`WrongArguments`]: it is one of the others, or has other things than
+    /// JSON.
+    pub fn open(path: Option<&Path>, others: &[&Path]) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::None) };
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdout);
+        }
+        let cant = || format!("can't write {}", path.display());
+        // Of a pipe nothing may be read.
+        let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
+        let mut options = OpenOptions::new();
+        let mut file = options.read(is_file).write(true).create(true).open(path).with_context(cant)?;
+        if is_file {
+            let own = file.metadata().with_context(cant)?;
+            let is_own =
+                |other: &&Path| other.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()));
+            let mut first = [0];
+            let wrong = if others.iter().any(is_own) {
+                "is read or written by this command already"
+            } else if file.read(&mut first).with_context(cant)? == 1 && first != *b"{" {
+                "is there and has no JSON"
+            } else {
+                return Ok(Self::File(file, path.to_owned()));
+            };
+            let path = path.display();
+            return Err(WrongArguments::because(anyhow!(
+                "--json {path}: the file {wrong}; give another one"
+            )));
+        }
+        Ok(Self::File(file, path.to_owned()))
+    }
+
+    /// Writes a result there.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write<R: Serialize>(&self, result: &R) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Stdout => print(result),
+            Self::File(file, path) => {
+                let text = serde_json::to_string_pretty(result)? + "\n";
+                let write = |mut file: &File| {
+                    if file.metadata()?.is_file() {
+                        file.set_len(0)?;
+                        file.rewind()?;
+                    }
+                    file.write_all(text.as_bytes())
+                };
+                write(file).with_context(|| format!("can't write {}", path.display()))
+            }
+        }
+    }
+}
+
+/// What a command returns whose transfer ended so, and whose result could be written or not. What
+/// the transfer says goes before.
+///
+/// # Errors
+/// Of the transfer, else that the result could not be written.
+pub fn ended(failure: Option<anyhow::Error>, signal: Option<u8>, written: Result<()>) -> Result<ExitCode> {
+    if failure.is_some() || signal.is_some() {
+        let _ = written.inspect_err(|e| logging::say(&format!("{e:#}")));
+    } else {
+        written?;
+    }
+    match (failure, signal) {
+        (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
+        (Some(e), None) => Err(e),
+        (None, None) => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Prints `result` as one line of JSON.
@@ -50,19 +140,16 @@ pub fn print<R: Serialize>(result: &R) -> Result<()> {
 
 /// Writes `result`, as JSON or as the text for people.
 pub fn write<R: Serialize>(result: &R, to: Destination<'_>, text: impl FnOnce(&R) -> String) -> Result<()> {
-    let columns = width(&std::io::stdout());
-    let mut stdout = std::io::stdout().lock();
     match to.json {
-        Some(path) if path.as_os_str() == "-" => writeln!(stdout, "{}", serde_json::to_string(result)?)?,
-        Some(path) => {
-            let text = serde_json::to_string_pretty(result)? + "\n";
-            std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+        JsonOutput::None if to.quiet => Ok(()),
+        JsonOutput::None if to.stdout_taken => {
+            logging::say(fit(&text(result), PLAIN_WIDTH).trim_end_matches('\n'));
+            Ok(())
         }
-        None if to.quiet => {}
-        None if to.stdout_taken => {
-            std::io::stderr().write_all(fit(&text(result), PLAIN_WIDTH).as_bytes())?;
+        JsonOutput::None => {
+            let text = fit(&text(result), width(&std::io::stdout()));
+            std::io::stdout().write_all(text.as_bytes()).context("can't write to standard output")
         }
-        None => stdout.write_all(fit(&text(result), columns).as_bytes())?,
+        json => json.write(result),
     }
-    Ok(())
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use zerowire_cli::bar::{bytes_bar, bytes_text};
 use zerowire_cli::columns::{fit, width};
+use zerowire_cli::logging;
 
 /// Time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -28,7 +29,7 @@ impl TransferProgress {
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => fit(line, width(&std::io::stderr())).lines().for_each(|part| bar.println(part)),
-            None if !self.quiet => eprintln!("{line}"),
+            None if !self.quiet => logging::say(line),
             None => {}
         }
     }
@@ -39,10 +40,8 @@ impl TransferProgress {
             bar.set_position(bytes);
         } else if !self.quiet && self.last.elapsed() >= LINE_EVERY {
             self.last = Instant::now();
-            match self.total {
-                Some(total) => eprintln!("  {} of {}", bytes_text(bytes), bytes_text(total)),
-                None => eprintln!("  {}", bytes_text(bytes)),
-            }
+            let of = self.total.map_or_else(String::new, |total| format!(" of {}", bytes_text(total)));
+            logging::say(&format!("  {}{of}", bytes_text(bytes)));
         }
     }
 

@@ -1,5 +1,7 @@
 //! How much a run moves.
 
+use zerowire_cli::logging;
+
 /// A build without optimisation shows that a measurement works. Its figures mean nothing, so its
 /// runs are short.
 const SHARE: usize = if cfg!(debug_assertions) { 8 } else { 1 };
@@ -12,8 +14,8 @@ pub(crate) fn amount(count: usize) -> usize {
 /// Tells the user of a build without optimisation.
 pub fn warn_if_short() {
     if SHARE > 1 {
-        eprintln!(
-            "zerowire-bench: this build is not optimised: runs move an eighth, and the figures mean nothing; build it with --release"
+        logging::say(
+            "zerowire-bench: this build is not optimised: runs move an eighth, and the figures mean nothing; build it with --release",
         );
     }
 }

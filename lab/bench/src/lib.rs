@@ -25,6 +25,8 @@
 //! - Every frame is accounted for, else the run is void.
 //! - A build without optimisation moves an eighth: it shows that a measurement works, and its
 //!   figures mean nothing.
+// They panic where nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![warn(missing_docs)]
 
 pub mod ab;

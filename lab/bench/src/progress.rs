@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use zerowire_cli::bar::bar;
+use zerowire_cli::logging;
 
 /// Without a terminal a line is written at most this often.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ impl ProgressLine {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_string());
         } else if self.last.is_none_or(|last| last.elapsed() >= LINE_INTERVAL) {
-            eprintln!("{}: {}/{} {what}", self.title, self.done, self.total);
+            logging::say(&format!("{}: {}/{} {what}", self.title, self.done, self.total));
             self.last = Some(Instant::now());
         }
     }

@@ -99,6 +99,12 @@ pub fn serve(level: &str, format: Option<LogFormat>) -> Result<Log> {
     Ok(Log { lines, thread: Some(thread) })
 }
 
+/// Says a line on standard error. Nobody may read it any more, or its disk may be full: what the
+/// program does goes on.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Says on standard error why `program` failed, in the format of the log.
 pub fn report(program: &str, error: &str) {
     let line = |message: &str| {
@@ -106,10 +112,7 @@ pub fn report(program: &str, error: &str) {
         write(&format().line(&record, SystemTime::now()));
     };
     match format() {
-        // The terminal may be gone.
-        LogFormat::Text => {
-            let _ = writeln!(io::stderr(), "{program}: {error}");
-        }
+        LogFormat::Text => say(&format!("{program}: {error}")),
         LogFormat::Json => line(error),
         // Each line needs its priority.
         LogFormat::Journal => format!("{program}: {error}").lines().for_each(line),

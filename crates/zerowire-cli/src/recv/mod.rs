@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use zerowire::recv::{Receiver, RecvError};
-use zerowire_cli::WrongArguments;
+use zerowire_cli::{WrongArguments, logging};
 
 use self::output::Outputs;
 use self::report::Report;
 use self::session::Session;
 use self::stop::RecvStop;
 use crate::configure::Setup;
-use crate::outcome::Outcome;
+use crate::outcome::{self, JsonOutput, Outcome};
 use crate::progress::TransferProgress;
 use crate::serving;
 use crate::table::process_cpu;
@@ -47,11 +47,13 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
             return Err(if is_out_of_range { WrongArguments::because(e) } else { e });
         }
     };
+    let json = JsonOutput::open(args.json.as_deref(), args.to.as_deref().as_slice())?;
     // Late: opening cuts off what the files hold, and a failure before it leaves them as they are.
     let outputs = Outputs::open(args.to.as_deref(), plan.told.connections)?;
     let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
     if !args.quiet {
-        args.steering(address.port()).iter().for_each(|command| eprintln!("to be given by hand: {command}"));
+        let commands = args.steering(address.port());
+        commands.iter().for_each(|command| logging::say(&format!("to be given by hand: {command}")));
     }
     let mut progress = TransferProgress::new(plan.told.bytes, args.quiet);
     progress.say(&format!("listening on {address}: {}", receiver.path()));
@@ -73,13 +75,9 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let report = Report::new(address, plan.mode, &receiver, session, (outcome, error), cpu_seconds);
     drop(receiver);
     let restored = setup.restore();
-    report.write(args.json.as_deref(), args.quiet, args.to_stdout())?;
+    let written = report.write(&json, args.quiet, args.to_stdout());
     restored?;
-    match (failure, signal) {
-        (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
-        (Some(e), None) => Err(e),
-        (None, None) => Ok(ExitCode::SUCCESS),
-    }
+    outcome::ended(failure, signal, written)
 }
 
 /// Whether an argument is out of range that only the library knows.

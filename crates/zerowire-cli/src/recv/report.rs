@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,7 +10,7 @@ use zerowire::ledger::Totals;
 use zerowire::recv::{Events, Receiver, ZeroCopied};
 
 use super::session::{Connection, ConnectionState, Counts, Session};
-use crate::outcome::{self, Destination, Outcome};
+use crate::outcome::{self, Destination, JsonOutput, Outcome};
 use zerowire_cli::bar::bytes_text;
 
 /// Connections that the summary names.
@@ -100,7 +99,7 @@ impl Report {
 
     /// JSON to a file or to standard output, else the summary for people: to standard error where
     /// received bytes went to standard output.
-    pub fn write(&self, json: Option<&Path>, quiet: bool, stdout_taken: bool) -> Result<()> {
+    pub fn write(&self, json: &JsonOutput, quiet: bool, stdout_taken: bool) -> Result<()> {
         outcome::write(self, Destination { json, quiet, stdout_taken }, Self::text)
     }
 

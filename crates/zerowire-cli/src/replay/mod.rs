@@ -24,14 +24,14 @@ mod store;
 mod timing;
 
 use std::io::{ErrorKind, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail};
-use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
+use zerowire_cli::outcome::JsonOutput;
+use zerowire_cli::{WrongArguments, logging};
 
 pub use args::ReplayArgs;
 
@@ -57,7 +57,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
-    let json = Json::open(args.json.as_deref())?;
+    let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let loaded = load(&input, &rules, args.end.limit, args.max_memory)?;
     let stop = signals.hand_over();
     let mut wish = Wish {
@@ -115,7 +115,7 @@ struct Job<'a> {
     interface: &'a OutInterface,
     plan: ReplayPlan,
     stop: &'a AtomicI32,
-    json: Json,
+    json: JsonOutput,
 }
 
 impl Job<'_> {
@@ -182,38 +182,11 @@ impl Job<'_> {
     }
 
     fn print(&self, summary: &ReplaySummary) -> Result<()> {
-        match &self.json {
-            Json::Output => return output(&(serde_json::to_string(summary)? + "\n")),
-            Json::File(file, path) => {
-                let text = serde_json::to_string_pretty(summary)? + "\n";
-                let mut file: &std::fs::File = file;
-                file.write_all(text.as_bytes()).with_context(|| format!("can't write {}", path.display()))?;
-            }
-            Json::None => {}
+        if let JsonOutput::Stdout = self.json {
+            return output(&(serde_json::to_string(summary)? + "\n"));
         }
+        self.json.write(summary)?;
         if self.args.quiet { Ok(()) } else { output(&fit(&summary.text(), width(&std::io::stdout()))) }
-    }
-}
-
-/// Where the summary goes as JSON.
-enum Json {
-    None,
-    Output,
-    File(std::fs::File, PathBuf),
-}
-
-impl Json {
-    /// Opens the file. If it can't be written, the error comes before anything is sent.
-    fn open(path: Option<&Path>) -> Result<Self> {
-        match path {
-            None => Ok(Self::None),
-            Some(path) if path.as_os_str() == "-" => Ok(Self::Output),
-            Some(path) => {
-                let file = std::fs::File::create(path);
-                let file = file.with_context(|| format!("can't write {}", path.display()))?;
-                Ok(Self::File(file, path.to_owned()))
-            }
-        }
     }
 }
 
@@ -246,7 +219,9 @@ impl ReplayStop {
                     Ok(Some(number)) => {
                         signal.store(number, Ordering::SeqCst);
                         if !sending.load(Ordering::SeqCst) {
-                            eprintln!("zerowire: stopped by signal {number} before the first frame was sent");
+                            logging::say(&format!(
+                                "zerowire: stopped by signal {number} before the first frame was sent"
+                            ));
                             std::process::exit(128 + number);
                         }
                     }

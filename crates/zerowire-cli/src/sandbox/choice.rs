@@ -1,7 +1,7 @@
 //! Whether VMs are served by confined processes, which is settled once, at the start.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::os::fd::AsFd;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::OnceLock;
@@ -94,7 +94,7 @@ pub fn trial() -> Option<ExitCode> {
         match confine(&ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] }) {
             Ok(_) => ExitCode::SUCCESS,
             Err(e) => {
-                print!("{e}");
+                let _ = write!(io::stdout(), "{e}");
                 ExitCode::FAILURE
             }
         }

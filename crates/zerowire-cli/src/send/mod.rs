@@ -25,7 +25,7 @@ use self::source::Input;
 use self::stall::Stall;
 use self::stop::SendStop;
 use self::target::SendTarget;
-use crate::outcome::Outcome;
+use crate::outcome::{self, JsonOutput, Outcome};
 use crate::progress::TransferProgress;
 use crate::spec;
 use crate::table::process_cpu;
@@ -159,6 +159,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     // Before any other thread is started.
     let stop = SendStop::start()?;
     let input = Input::open(&args.file)?;
+    let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let socket = target.connect(args.udp, timeout)?;
     let is_unix = matches!(target, SendTarget::Unix(_));
     let datagrams = args.udp.then(|| Datagrams::plan(args.datagram, &socket, is_unix)).transpose()?;
@@ -206,12 +207,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         ledger: sender.counters().snapshot(),
         left: finish(sender, &watched, outcome),
     };
-    report.write(args.json.as_deref(), args.quiet)?;
-    match (failure, signal) {
-        (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
-        (Some(e), None) => Err(e),
-        (None, None) => Ok(ExitCode::SUCCESS),
-    }
+    outcome::ended(failure, signal, report.write(&json, args.quiet))
 }
 
 /// What was not back at the end.

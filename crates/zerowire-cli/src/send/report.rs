@@ -1,7 +1,5 @@
 //! What was sent, and how.
 
-use std::path::Path;
-
 use anyhow::Result;
 use serde::Serialize;
 use zerowire::ledger::Totals;
@@ -9,7 +7,7 @@ use zerowire::send::{Choice, SendWay};
 
 use super::datagrams::Datagrams;
 use super::{Left, ModeArg};
-use crate::outcome::{self, Destination, Outcome};
+use crate::outcome::{self, Destination, JsonOutput, Outcome};
 use zerowire_cli::bar::bytes_text;
 
 /// The result of one transfer.
@@ -43,7 +41,7 @@ pub struct SendSummary {
 
 impl SendSummary {
     /// JSON to a file or to standard output, else the summary for people.
-    pub fn write(&self, json: Option<&Path>, quiet: bool) -> Result<()> {
+    pub fn write(&self, json: &JsonOutput, quiet: bool) -> Result<()> {
         outcome::write(self, Destination { json, quiet, stdout_taken: false }, Self::text)
     }
 

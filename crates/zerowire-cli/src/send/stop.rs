@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
-use zerowire_cli::lock;
+use zerowire_cli::{lock, logging};
 
 use crate::signals::Signals;
 
@@ -43,7 +43,7 @@ impl SendStop {
             };
             let cut = lock(&cut);
             let Some(socket) = &*cut else {
-                eprintln!("zerowire: stopped by signal {number} before anything was sent");
+                logging::say(&format!("zerowire: stopped by signal {number} before anything was sent"));
                 std::process::exit(128 + number);
             };
             told.store(u8::try_from(number).unwrap_or(u8::MAX), Ordering::SeqCst);

@@ -23,6 +23,7 @@ mod log_format;
 mod net_arguments;
 mod net_service;
 mod net_xdp;
+mod outputs;
 mod page_links;
 mod pcap;
 mod progress;

@@ -3,6 +3,7 @@
 use std::net::{Shutdown, TcpListener, ToSocketAddrs as _};
 
 use anyhow::{Context, Result, bail};
+use zerowire_cli::logging;
 
 use super::iperf3::{self, Test};
 use super::options::TcpRxOptions;
@@ -30,10 +31,10 @@ pub fn measure(options: &TcpRxOptions) -> Result<(Vec<CellReport<TcpRx>>, Memory
     let rounds = options.rounds();
     let names = options.ways();
     let tests = names.len() * (rounds + 1);
-    eprintln!(
+    logging::say(&format!(
         "waiting for {tests} tests of iperf3, one after the other; on the other machine:\n  \
          for i in $(seq {tests}); do iperf3 -c HOST -p {port} -n 4G; done"
-    );
+    ));
     let (traffic, memory) = traffic();
     let mut progress = ProgressLine::new("tcp-rx", rounds + 1);
     let mut external = External {

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use zerowire_cli::logging;
 
 pub(super) const TEST_START: u8 = 1;
 pub(super) const TEST_RUNNING: u8 = 2;
@@ -66,7 +67,7 @@ pub fn accept(listener: &TcpListener) -> Result<Test> {
         let (mut control, peer) = listener.accept().context("waiting for iperf3")?;
         match serve(&mut control, listener) {
             Ok(streams) => return Ok(Test { control, streams }),
-            Err(e) => eprintln!("the client {peer} {e:#}; waiting for another one"),
+            Err(e) => logging::say(&format!("the client {peer} {e:#}; waiting for another one")),
         }
     }
 }

@@ -1,4 +1,6 @@
 //! The program `zerowire-bench`: measures this machine, each path against the bare system calls.
+// They panic where nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 #[cfg(test)]
 mod manual;
@@ -70,7 +72,7 @@ fn main() -> ExitCode {
     let cli =
         BenchCli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &BenchCli::command(), &line).exit());
     if let Err(e) = logging::init(&cli.log, None) {
-        eprintln!("zerowire-bench: {e}");
+        logging::say(&format!("zerowire-bench: {e}"));
         return ExitCode::from(2);
     }
     if matches!(cli.what, What::Net(_) | What::Vsock(_) | What::PacketTx(_) | What::Peers(_)) {
@@ -137,7 +139,7 @@ fn ab(options: &AbOptions) -> Result<ExitCode> {
 /// beyond the gate is named here.
 fn status(failures: &[String], beyond: &[String]) -> ExitCode {
     for line in beyond {
-        eprintln!("beyond the gate: {line}");
+        logging::say(&format!("beyond the gate: {line}"));
     }
     if failures.is_empty() && beyond.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

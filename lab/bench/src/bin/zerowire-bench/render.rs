@@ -1,5 +1,6 @@
 //! `zerowire-bench render`.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -27,14 +28,18 @@ pub struct RenderArgs {
 /// Runs the command.
 pub fn run(args: &RenderArgs) -> Result<ExitCode> {
     let rendered = render(&args.folder, args.check)?;
+    let mut out = std::io::stdout();
     for (file, command) in &rendered.missing {
-        println!("not measured: {file}: {command} --json {}", args.folder.join("data").join(file).display());
+        let file_path = args.folder.join("data").join(file);
+        writeln!(out, "not measured: {file}: {command} --json {}", file_path.display())?;
     }
     for file in &rendered.unused {
-        println!("no page takes {}", args.folder.join("data").join(file).display());
+        writeln!(out, "no page takes {}", args.folder.join("data").join(file).display())?;
     }
     let what = if args.check { "stale" } else { "written" };
-    rendered.changed.iter().for_each(|path| println!("{what}: {}", path.display()));
+    for path in &rendered.changed {
+        writeln!(out, "{what}: {}", path.display())?;
+    }
     let is_stale = args.check && !rendered.changed.is_empty();
     Ok(if is_stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
