@@ -101,7 +101,7 @@ impl Prepared {
     ) -> Result<Self, VsockServerError> {
         let HandedVsock { number, listener, sockets, capture, names, sessions, session, drains } = handed;
         let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), number));
-        let listener = Listener::Listening { socket: Some(listener), made: None };
+        let listener = Listener::Listening { socket: Some(listener), opener: None };
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
         let mut prepared = Self::new(config, host, listener, capture);
         if let Some(file) = names {

@@ -18,6 +18,7 @@ mod json_keys;
 mod ledger_page;
 mod limit_rates;
 mod limits;
+mod link_follow;
 mod log;
 mod log_format;
 mod net_arguments;

@@ -1,13 +1,15 @@
 //! The socket on which front ends connect.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use super::access::SocketAccess;
@@ -86,6 +88,9 @@ pub enum ListenError {
          with; a program that opens the socket itself hands it over by Endpoint::of"
     )]
     OwnFd(RawFd),
+    /// The process whose socket it is refuses, or does not answer.
+    #[error("the socket can't be opened or closed: {0}")]
+    Keeper(String),
 }
 
 impl ListenError {
@@ -96,7 +101,7 @@ impl ListenError {
                 Some(path)
             }
             Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
-            Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) => None,
+            Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) | Self::Keeper(_) => None,
         }
     }
 }
@@ -153,6 +158,35 @@ pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result
     }
 }
 
+/// The process that has opened a listening socket for this one, which opens no path.
+pub trait SocketKeeper: Debug + Send + Sync {
+    /// Has it refuse connections.
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn refuse(&self) -> Result<(), String>;
+
+    /// Has it listen again. Returns the socket.
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn listen(&self) -> Result<OwnedFd, String>;
+}
+
+/// Who opens a listening socket anew.
+#[derive(Debug)]
+pub enum SocketOpener {
+    /// This process: the path, which it removes, and the socket's file there, open to look at.
+    Own(PathBuf, OwnedFd),
+    /// Another process.
+    Keeper {
+        /// That process.
+        keeper: Arc<dyn SocketKeeper>,
+        /// False: it has said that connections are refused.
+        listens: bool,
+    },
+}
+
 /// A listening socket, removed on drop if it was made here; or one connection.
 #[derive(Debug)]
 pub enum Listener {
@@ -161,8 +195,8 @@ pub enum Listener {
     Listening {
         /// None while connections are refused.
         socket: Option<UnixListener>,
-        /// The path to remove, and the socket's file there, open to look at.
-        made: Option<(PathBuf, OwnedFd)>,
+        /// None: it can't be opened anew, and stays as it is.
+        opener: Option<SocketOpener>,
     },
     /// A connection that was inherited; None once it was taken.
     Connected(Option<UnixStream>),
@@ -174,7 +208,8 @@ impl Listener {
         match endpoint {
             Endpoint::Path(path) => {
                 let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
-                Ok(Self::Listening { socket: Some(socket.into()), made: Some((path.to_owned(), file)) })
+                let opener = SocketOpener::Own(path.to_owned(), file);
+                Ok(Self::Listening { socket: Some(socket.into()), opener: Some(opener) })
             }
             Endpoint::Fd(fd) => Self::inherit(*fd),
         }
@@ -183,7 +218,7 @@ impl Listener {
     /// Where an inherited socket listens, if its file has a name.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Listening { socket: Some(socket), made: None } => {
+            Self::Listening { socket: Some(socket), opener: None } => {
                 socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
             }
             _ => None,
@@ -226,9 +261,21 @@ impl Listener {
         if rustix::net::sockopt::socket_acceptconn(&socket)? {
             let socket = UnixListener::from(socket);
             socket.set_nonblocking(true)?;
-            return Ok(Self::Listening { socket: Some(socket), made: None });
+            return Ok(Self::Listening { socket: Some(socket), opener: None });
         }
         Ok(Self::Connected(Some(UnixStream::from(socket))))
+    }
+
+    /// The same of a socket whose process can refuse connections, and listen again.
+    ///
+    /// # Errors
+    /// Those of [`Self::of`].
+    pub fn kept(socket: OwnedFd, keeper: Arc<dyn SocketKeeper>) -> io::Result<Self> {
+        let mut listener = Self::of(socket)?;
+        if let Self::Listening { opener, .. } = &mut listener {
+            *opener = Some(SocketOpener::Keeper { keeper, listens: true });
+        }
+        Ok(listener)
     }
 
     /// The socket, until it is closed or its connection taken.
@@ -270,12 +317,26 @@ impl Listener {
         matches!(self, Self::Listening { .. })
     }
 
-    /// Refuses connections from now on; those that wait to be accepted end. For a socket that was
-    /// made here.
-    pub fn shut(&mut self) {
-        if let Self::Listening { socket, made: Some(_) } = self {
-            *socket = None;
+    /// Refuses connections from now on; those that wait to be accepted end. For a socket that can
+    /// be opened anew.
+    ///
+    /// # Errors
+    /// Its keeper does not refuse them: try again. They wait, and none is accepted.
+    pub fn shut(&mut self) -> Result<(), ListenError> {
+        let Self::Listening { socket, opener: Some(opener) } = self else { return Ok(()) };
+        let socket = socket.take();
+        match opener {
+            SocketOpener::Own(..) => {
+                // Another process may have the socket as well.
+                let _ = socket.map(|socket| rustix::net::shutdown(socket, Shutdown::Both));
+            }
+            SocketOpener::Keeper { keeper, listens } if *listens => {
+                keeper.refuse().map_err(ListenError::Keeper)?;
+                *listens = false;
+            }
+            SocketOpener::Keeper { .. } => {}
         }
+        Ok(())
     }
 
     /// Takes no connection any more; those that wait to be accepted end. The file stays until this
@@ -288,21 +349,33 @@ impl Listener {
 
     /// Listens again after [`Self::shut`], on a socket with the owner, group and mode that the one
     /// before has by now.
+    ///
+    /// # Errors
+    /// Nobody can open the path, or the keeper does not answer: try again.
     pub fn reopen(&mut self) -> Result<(), ListenError> {
-        let Self::Listening { socket: listening @ None, made: Some((path, before)) } = self else {
-            return Ok(());
+        let Self::Listening { socket: socket @ None, opener: Some(opener) } = self else { return Ok(()) };
+        let opened = match opener {
+            SocketOpener::Keeper { keeper, listens } => {
+                // Also if its answer does not come.
+                *listens = true;
+                keeper.listen().map_err(ListenError::Keeper)?
+            }
+            SocketOpener::Own(path, before) => {
+                let access = SocketAccess::of(before)
+                    .map_err(|cause| ListenError::Bind { path: path.clone(), cause })?;
+                let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
+                *before = file;
+                socket
+            }
         };
-        let access =
-            SocketAccess::of(before).map_err(|cause| ListenError::Bind { path: path.clone(), cause })?;
-        let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
-        (*listening, *before) = (Some(socket.into()), file);
+        *socket = Some(opened.into());
         Ok(())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Listening { made: Some((path, _)), .. } = self {
+        if let Self::Listening { opener: Some(SocketOpener::Own(path, _)), .. } = self {
             let _ = std::fs::remove_file(path);
         }
     }

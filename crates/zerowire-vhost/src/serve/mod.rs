@@ -30,7 +30,7 @@ pub use control::{Backing, Control, STOP_PATIENCE, Served, Waker, ends_in_time, 
 pub use control_socket::ControlSocket;
 pub use device::Device;
 pub use fleet::VmFleet;
-pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
+pub use listen::{Bound, Endpoint, ListenError, Listener, SocketKeeper, SocketOpener, bind_unix};
 pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
 pub use refusal::{RefusalKind, ServerRefusal};

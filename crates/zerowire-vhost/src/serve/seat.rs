@@ -89,7 +89,7 @@ struct Seat<'a> {
     link: Option<Box<dyn Admission>>,
     orders: Receiver<Order>,
     pace: Pace,
-    /// Why the socket can't be made again, as the log has said.
+    /// Why the socket can't be opened or closed, as the log has said.
     refused: Option<String>,
     /// No front end is accepted before.
     not_before: Option<Instant>,
@@ -130,16 +130,13 @@ impl<'a> Seat<'a> {
     /// Listens where the link has it so. Returns when to look again.
     fn admit(&mut self) -> Option<Duration> {
         let control = self.vm.control();
-        let mut patience = None;
+        let (mut patience, mut admits) = (None, true);
         if let Some(link) = &mut self.link {
             link.look();
-            patience = link.due(false);
-            if !link.admits() {
-                self.listener.shut();
-                return patience;
-            }
+            (patience, admits) = (link.due(false), link.admits());
         }
-        let Err(e) = self.listener.reopen() else {
+        let done = if admits { self.listener.reopen() } else { self.listener.shut() };
+        let Err(e) = done else {
             self.refused = None;
             return patience;
         };

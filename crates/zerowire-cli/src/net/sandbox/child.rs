@@ -20,7 +20,7 @@ use zerowire_confine::{ConfinePlan, ConfineReport, KnownUsers, Owner, confine_th
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::{PortKeeper, PortParts, PortText};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
-use zerowire_vhost::serve::Listener;
+use zerowire_vhost::serve::{Listener, SocketKeeper};
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
 use crate::pcap;
@@ -105,7 +105,8 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
     let mut fds = fds.into_iter();
     let missing = || "a descriptor is missing".to_owned();
     // One that listens does not wait: the child before this one may have changed that.
-    let listener = Listener::of(fds.next().ok_or_else(missing)?).map_err(|e| e.to_string())?;
+    let socket = fds.next().ok_or_else(missing)?;
+    let listener = Listener::kept(socket, keeper.clone()).map_err(|e| e.to_string())?;
     let parts = PortParts { facts: &setup.port.facts, fds: &mut fds, keeper: keeper.clone() };
     let port = setup.port.spec()?.take_over(parts)?;
     let link = setup.port.link.map(|state| ToldLink::new(state).map(Arc::new));
@@ -126,11 +127,35 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
     MetadataTree::from_json_str(&text).map(Arc::new).map_err(|e| format!("metadata: {e}"))
 }
 
-/// The supervisor, as the port asks it.
+/// The supervisor, as the port and the socket ask it.
 #[derive(Debug)]
 struct SupervisorLink {
     channel: Arc<Channel>,
     answered: Mutex<Receiver<Result<PortText, String>>>,
+}
+
+impl SupervisorLink {
+    /// Asks, and waits for the answer.
+    fn question(&self, word: &ChildWord, fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
+        let answered = lock(&self.answered);
+        // One to a question before this one came too late.
+        while answered.try_recv().is_ok() {}
+        let deadline = Instant::now() + PATIENCE;
+        self.channel.send_when_few(word, fds, deadline).map_err(|e| e.to_string())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        answered.recv_timeout(left).map_err(|_| "the supervisor does not answer".to_owned())?
+    }
+}
+
+impl SocketKeeper for SupervisorLink {
+    fn refuse(&self) -> Result<(), String> {
+        self.question(&ChildWord::Listen(false), &[]).map(drop)
+    }
+
+    fn listen(&self) -> Result<OwnedFd, String> {
+        let (_, fds) = self.question(&ChildWord::Listen(true), &[])?;
+        fds.into_iter().next().ok_or_else(|| "a descriptor is missing".to_owned())
+    }
 }
 
 impl PortKeeper for SupervisorLink {
@@ -139,13 +164,7 @@ impl PortKeeper for SupervisorLink {
     }
 
     fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
-        let answered = lock(&self.answered);
-        // One to a question before this one came too late.
-        while answered.try_recv().is_ok() {}
-        let deadline = Instant::now() + PATIENCE;
-        self.channel.send_when_few(&ChildWord::Port(verb), fds, deadline).map_err(|e| e.to_string())?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        answered.recv_timeout(left).map_err(|_| "the supervisor does not answer".to_owned())?
+        self.question(&ChildWord::Port(verb), fds)
     }
 
     fn tell(&self, verb: String) {
@@ -213,7 +232,7 @@ impl Loop<'_> {
                 // It has gone by itself, if it is not there.
                 let _ = self.server.drain(&self.setup.name);
             }
-            ChildOrder::PortDone(answer) => drop(self.answers.send(answer.map(|answer| (answer, fds)))),
+            ChildOrder::Done(answer) => drop(self.answers.send(answer.map(|answer| (answer, fds)))),
             ChildOrder::Link(state) => self.link.iter().for_each(|link| link.tell(state)),
             ChildOrder::Limits(rates) => {
                 // The supervisor has parsed them, and they are gone with the VM.

@@ -141,8 +141,9 @@ pub(super) enum ChildOrder {
     EndCapture,
     /// The present front end is the last one. The child ends behind it.
     Drain,
-    /// The answer to [`ChildWord::Port`], or what is wrong. Descriptors come with it.
-    PortDone(Result<String, String>),
+    /// The answer to [`ChildWord::Port`] or [`ChildWord::Listen`], or what is wrong. Descriptors
+    /// come with it.
+    Done(Result<String, String>),
     /// The interface that the guest is to see has this state.
     Link(LinkState),
 }
@@ -160,6 +161,9 @@ pub(super) enum ChildWord {
     Metadata(u64, Option<String>),
     /// Asks for something about its port, with descriptors.
     Port(String),
+    /// Asks that the VM's socket listens, and for the socket; with false that it refuses
+    /// connections.
+    Listen(bool),
     /// A front end has come, or gone.
     Connected(bool),
     /// Where its front end's session is.

@@ -2,7 +2,7 @@
 //! it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::port::{KeptPort, PortAnswer, PortSpec};
 use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
+use zerowire_vhost::serve::Listener;
 
 use super::message::ChildOrder;
 use super::vm::NetVm;
@@ -39,16 +40,31 @@ pub(super) fn answer(
     let answer = port.carry_out(verb, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
     // What came along is the child's alone again.
     drop(fds);
-    let (done, fds) = match answer {
-        PortAnswer::Done(Ok((answer, fds))) => (Ok(answer), fds),
-        PortAnswer::Done(Err(refused)) => (Err(refused), Vec::new()),
+    match answer {
+        PortAnswer::Done(Ok((answer, fds))) => {
+            tell(Ok(answer), &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>(), channel)
+        }
+        PortAnswer::Done(Err(refused)) => tell(Err(refused), &[], channel),
         PortAnswer::Nothing => return Ok(()),
         PortAnswer::Replace(why) => return Err(Some(why)),
-    };
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    let sent = channel.send_when_few(&ChildOrder::PortDone(done), &fds, Instant::now() + SEND_PATIENCE);
-    let sent = sent.or_else(|e| channel.send(&ChildOrder::PortDone(Err(e.to_string())), &[]));
-    sent.map_err(|_| None)
+    }
+    .map_err(|_| None)
+}
+
+/// Has the socket of a VM listen, or refuse connections, and tells the child that asked for it.
+///
+/// # Errors
+/// It is gone.
+pub(super) fn listen(listener: &mut Listener, listens: bool, channel: &Channel) -> io::Result<()> {
+    let done = if listens { listener.reopen() } else { listener.shut() };
+    let socket = listener.socket().filter(|_| done.is_ok());
+    tell(done.map(|()| String::new()).map_err(|e| e.to_string()), socket.as_slice(), channel)
+}
+
+/// Answers a child that waits for it.
+fn tell(done: Result<String, String>, fds: &[BorrowedFd<'_>], channel: &Channel) -> io::Result<()> {
+    let sent = channel.send_when_few(&ChildOrder::Done(done), fds, Instant::now() + SEND_PATIENCE);
+    sent.or_else(|e| channel.send(&ChildOrder::Done(Err(e.to_string())), &[]))
 }
 
 /// What the statistics have of it.

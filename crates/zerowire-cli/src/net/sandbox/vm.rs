@@ -367,6 +367,8 @@ impl Charge for NetVm {
         let setup = ChildSetup { drains: self.is_draining(), ..setup };
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
+        // A child before may have had it refuse connections.
+        listener.reopen().map_err(|e| e.to_string())?;
         let socket = listener.socket().ok_or("nobody listens")?;
         let NetState { capture, .. } = &mut *state;
         let snaplen = capture.as_ref().map(|capture| capture.snaplen);
@@ -409,14 +411,19 @@ impl Charge for NetVm {
                 }
             }
             ChildWord::Session(word) => child.session.hear(word, fds),
-            ChildWord::Port(_) if child.replaced => {}
+            ChildWord::Port(_) | ChildWord::Listen(_) if child.replaced => {}
+            ChildWord::Listen(listens) => {
+                let told = ports::listen(&mut lock(&self.listener), listens, &link.channel);
+                std::thread::sleep(child.pace.answered(Instant::now()));
+                return told.map_or(Heard::End, |()| Heard::GoOn);
+            }
             ChildWord::Port(verb) => {
                 let heard = match ports::answer(&*self.port, &verb, fds, &link.channel) {
                     Ok(()) => Heard::GoOn,
                     Err(None) => return Heard::End,
                     Err(Some(why)) => {
                         // It waits for no answer, and tells its last numbers then.
-                        let _ = link.channel.send(&ChildOrder::PortDone(Err(why.clone())), &[]);
+                        let _ = link.channel.send(&ChildOrder::Done(Err(why.clone())), &[]);
                         link.channel.send_no_more(ANSWER_PATIENCE);
                         child.replaced = true;
                         Heard::Replaced(why)

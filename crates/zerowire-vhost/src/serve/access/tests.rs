@@ -105,7 +105,7 @@ fn no_swap_of_a_socket_that_is_made_again_changes_another_file() {
             }
         });
         for _ in 0..500_000 {
-            listener.shut();
+            listener.shut().unwrap();
             again += u32::from(listener.reopen().is_ok());
             if again == 1000 {
                 break;

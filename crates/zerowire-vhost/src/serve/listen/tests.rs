@@ -1,5 +1,6 @@
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
 
 use super::*;
 
@@ -47,7 +48,7 @@ fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(&path, Some(123), Some(456)).unwrap();
     let waiting = UnixStream::connect(&path).unwrap();
-    listener.shut();
+    listener.shut().unwrap();
     assert!(listener.is_lasting() && listener.poll_fd().is_none());
     assert!(listener.accept().unwrap().is_none());
     assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
@@ -58,12 +59,75 @@ fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
     let now = std::fs::metadata(&path).unwrap();
     assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o640, 123, 456));
 
-    listener.shut();
+    listener.shut().unwrap();
     let _taken = {
         std::fs::remove_file(&path).unwrap();
         bind_unix(&path, SocketType::STREAM, &OWN).unwrap()
     };
     assert!(matches!(listener.reopen(), Err(ListenError::InUse(_))));
+}
+
+/// The process that has opened a socket, and the number of answers that it does not give first.
+#[derive(Debug)]
+struct SlowKeeper(Mutex<(Listener, u32)>);
+
+impl SlowKeeper {
+    fn asked(&self, verb: impl FnOnce(&mut Listener) -> Result<(), ListenError>) -> Result<(), String> {
+        let (listener, unanswered) = &mut *self.0.lock().unwrap();
+        verb(listener).unwrap();
+        let left = unanswered.checked_sub(1);
+        *unanswered = left.unwrap_or_default();
+        left.map_or(Ok(()), |_| Err("no answer".to_owned()))
+    }
+}
+
+impl SocketKeeper for SlowKeeper {
+    fn refuse(&self) -> Result<(), String> {
+        self.asked(Listener::shut)
+    }
+
+    fn listen(&self) -> Result<OwnedFd, String> {
+        self.asked(Listener::reopen)?;
+        let (listener, _) = &*self.0.lock().unwrap();
+        Ok(listener.socket().unwrap().try_clone_to_owned().unwrap())
+    }
+}
+
+#[test]
+fn a_socket_that_another_process_keeps_is_shut_and_opened_by_it_though_answers_are_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let own = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+    let socket = own.socket().unwrap().try_clone_to_owned().unwrap();
+    let keeper = Arc::new(SlowKeeper(Mutex::new((own, 1))));
+    let mut listener = Listener::kept(socket, keeper.clone()).unwrap();
+    let waiting = UnixStream::connect(&path).unwrap();
+    assert!(matches!(listener.shut(), Err(ListenError::Keeper(_))));
+    assert!(listener.accept().unwrap().is_none(), "none is accepted meanwhile");
+    listener.shut().unwrap();
+    assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+
+    keeper.0.lock().unwrap().1 = 1;
+    assert!(matches!(listener.reopen(), Err(ListenError::Keeper(_))));
+    // It listens by now.
+    listener.shut().unwrap();
+    assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+    listener.reopen().unwrap();
+    let _client = client(&path, SocketType::STREAM).unwrap();
+    assert!(listener.accept().unwrap().is_some());
+}
+
+#[test]
+fn a_socket_that_is_shut_refuses_whoever_else_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+    let _other = listener.socket().unwrap().try_clone_to_owned().unwrap();
+    listener.shut().unwrap();
+    assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+    listener.reopen().unwrap();
+    let _client = client(&path, SocketType::STREAM).unwrap();
 }
 
 #[test]

@@ -135,13 +135,13 @@ fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
             scope.spawn(|| keeper.listen(&link, &mut None));
             for mtu in [67, 1400, 65_536, 1400, 1400] {
                 child.send(&ChildWord::Port(format!(r#"{{"SetMtu":{mtu}}}"#)), &[]).expect("sent");
-                let Ok(Some((ChildOrder::PortDone(done), _))) = child.receive() else { panic!("no answer") };
+                let Ok(Some((ChildOrder::Done(done), _))) = child.receive() else { panic!("no answer") };
                 assert_eq!(done.is_ok(), mtu == 1400, "{done:?}");
             }
             // A verb of another port.
             child.send(&ChildWord::Port(r#""Open""#.to_owned()), &[]).expect("sent");
             let done = child.receive();
-            let Ok(Some((ChildOrder::PortDone(Err(why)), _))) = &done else { panic!("{done:?}") };
+            let Ok(Some((ChildOrder::Done(Err(why)), _))) = &done else { panic!("{done:?}") };
             assert_eq!(why, "the port has no such verb");
             link.close();
         });
