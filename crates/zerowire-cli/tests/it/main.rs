@@ -46,6 +46,7 @@ mod send_receivers;
 mod send_waiting;
 mod service;
 mod service_units;
+mod socket_files;
 mod statistics;
 mod support;
 mod tap_again;

@@ -9,10 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode};
 use rustix::process::{Gid, Uid};
 
 use super::listen::ListenError;
+use super::socket_file;
 
 /// Owner, group and mode of a socket's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,14 +43,8 @@ impl SocketAccess {
         Ok(rustix::fs::fchmod(socket, Mode::from_raw_mode(self.mode()))?)
     }
 
-    /// To be called when the socket is bound to `path` and does not listen yet. Returns its file.
-    pub(super) fn grant(&self, socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
-        let file = bound_file(socket, path)?;
-        self.apply(&file, path)?;
-        Ok(file)
-    }
-
-    fn apply(&self, file: &OwnedFd, path: &Path) -> Result<(), ListenError> {
+    /// To be called when the socket of this `file` is bound to `path` and does not listen yet.
+    pub(super) fn grant(&self, file: &OwnedFd, path: &Path) -> Result<(), ListenError> {
         let denied =
             |what: String, cause: io::Error| ListenError::Access { path: path.to_owned(), what, cause };
         let mode = self.mode();
@@ -75,7 +70,7 @@ impl SocketAccess {
 }
 
 /// The file that the socket is bound to.
-fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
+pub(super) fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
     zerowire_sys::socket::bound_file(socket).or_else(|_| file_at(path))
 }
 
@@ -83,8 +78,7 @@ fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
 /// socket has one name, and whoever can put it there can make it anyway.
 fn file_at(path: &Path) -> Result<OwnedFd, ListenError> {
     let replaced = || ListenError::Replaced(path.to_owned());
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| replaced())?;
+    let file = socket_file::open(path).map_err(|_| replaced())?;
     let stat = rustix::fs::fstat(&file).map_err(|_| replaced())?;
     let is_socket = stat.st_mode & libc::S_IFMT == libc::S_IFSOCK;
     if is_socket && stat.st_nlink == 1 && stat.st_uid == rustix::process::geteuid().as_raw() {

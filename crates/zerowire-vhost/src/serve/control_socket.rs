@@ -2,20 +2,20 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::net::{SocketFlags, SocketType};
 
 use super::access::SocketAccess;
 use super::listen::{Bound, ListenError, bind_unix};
+use super::socket_file::SocketFile;
 
 /// A socket that listens. Its file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
+    // Removed before the socket closes: nobody finds it without a listener.
+    file: SocketFile,
     socket: OwnedFd,
-    /// Its file, open to look at only (O_PATH).
-    file: OwnedFd,
-    path: PathBuf,
 }
 
 impl ControlSocket {
@@ -26,7 +26,7 @@ impl ControlSocket {
     /// [`ListenError`], whose text is what the user reads.
     pub fn bind(path: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
         let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
-        Ok(Self { socket, file, path: path.to_owned() })
+        Ok(Self { file, socket })
     }
 
     /// The next connection, closed on exec. Fails with EAGAIN if there is none.
@@ -42,7 +42,7 @@ impl ControlSocket {
     /// # Errors
     /// Those of fstat(2).
     pub fn owner(&self) -> io::Result<(u32, u32)> {
-        let stat = rustix::fs::fstat(&self.file)?;
+        let stat = rustix::fs::fstat(self.file.file())?;
         Ok((stat.st_uid, stat.st_gid))
     }
 }
@@ -50,11 +50,5 @@ impl ControlSocket {
 impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -3,16 +3,17 @@
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-use super::access::SocketAccess;
+use super::access::{SocketAccess, bound_file};
+use super::socket_file::{self, SocketFile};
 
 /// Where a VM's front end is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,12 +116,11 @@ const BACKLOG: i32 = 1024;
 pub struct Bound {
     /// The socket.
     pub socket: OwnedFd,
-    /// Its file, open to look at only (O_PATH).
-    pub file: OwnedFd,
+    /// Its file.
+    pub file: SocketFile,
 }
 
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
-/// The file is the caller's to remove.
 pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
     let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), cause: e.into() };
     if path.as_os_str().len() > 107 {
@@ -129,14 +129,15 @@ pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(failed);
-    if let Ok(meta) = std::fs::symlink_metadata(path) {
-        if !meta.file_type().is_socket() {
+    if let Ok(found) = socket_file::open(path) {
+        let stat = rustix::fs::fstat(&found).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(ListenError::NotASocket(path.to_owned()));
         }
         // A socket that nobody listens on was left behind by a process that was killed.
         match rustix::net::connect(socket()?, &address) {
             Err(Errno::CONNREFUSED) => {
-                let _ = std::fs::remove_file(path);
+                let _ = socket_file::remove(path, &found);
             }
             // Also another user's socket, one of another kind or one whose queue is full: alive, as
             // far as can be told.
@@ -146,16 +147,10 @@ pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result
     let socket = socket()?;
     access.prepare(&socket).map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
     rustix::net::bind(&socket, &address).map_err(failed)?;
-    let listening = access
-        .grant(&socket, path)
-        .and_then(|file| rustix::net::listen(&socket, BACKLOG).map(|()| file).map_err(failed));
-    match listening {
-        Ok(file) => Ok(Bound { socket, file }),
-        Err(e) => {
-            let _ = std::fs::remove_file(path);
-            Err(e)
-        }
-    }
+    let file = SocketFile::new(path, bound_file(&socket, path)?);
+    access.grant(file.file(), path)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
+    Ok(Bound { socket, file })
 }
 
 /// The process that has opened a listening socket for this one, which opens no path.
@@ -176,8 +171,8 @@ pub trait SocketKeeper: Debug + Send + Sync {
 /// Who opens a listening socket anew.
 #[derive(Debug)]
 pub enum SocketOpener {
-    /// This process: the path, which it removes, and the socket's file there, open to look at.
-    Own(PathBuf, OwnedFd),
+    /// This process, which has made the socket's file.
+    Own(SocketFile),
     /// Another process.
     Keeper {
         /// That process.
@@ -193,10 +188,11 @@ pub enum Listener {
     /// Without a socket nobody listens: who connects is refused. The file stays, so that the path
     /// is not another's, and says whose it is.
     Listening {
+        /// None: it can't be opened anew, and stays as it is. A file that was made here is removed
+        /// before the socket closes: nobody finds it without a listener.
+        opener: Option<SocketOpener>,
         /// None while connections are refused.
         socket: Option<UnixListener>,
-        /// None: it can't be opened anew, and stays as it is.
-        opener: Option<SocketOpener>,
     },
     /// A connection that was inherited; None once it was taken.
     Connected(Option<UnixStream>),
@@ -208,8 +204,8 @@ impl Listener {
         match endpoint {
             Endpoint::Path(path) => {
                 let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
-                let opener = SocketOpener::Own(path.to_owned(), file);
-                Ok(Self::Listening { socket: Some(socket.into()), opener: Some(opener) })
+                let opener = Some(SocketOpener::Own(file));
+                Ok(Self::Listening { opener, socket: Some(socket.into()) })
             }
             Endpoint::Fd(fd) => Self::inherit(*fd),
         }
@@ -360,9 +356,10 @@ impl Listener {
                 *listens = true;
                 keeper.listen().map_err(ListenError::Keeper)?
             }
-            SocketOpener::Own(path, before) => {
-                let access = SocketAccess::of(before)
-                    .map_err(|cause| ListenError::Bind { path: path.clone(), cause })?;
+            SocketOpener::Own(before) => {
+                let path = before.path();
+                let access = SocketAccess::of(before.file())
+                    .map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
                 let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
                 *before = file;
                 socket
@@ -370,14 +367,6 @@ impl Listener {
         };
         *socket = Some(opened.into());
         Ok(())
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Listening { opener: Some(SocketOpener::Own(path, _)), .. } = self {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 

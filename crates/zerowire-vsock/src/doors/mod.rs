@@ -5,10 +5,10 @@ mod map_clients;
 
 use std::cmp::Reverse;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use zerowire_vhost::serve::{ListenError, SocketAccess, bind_unix};
+use zerowire_vhost::serve::{Bound, ListenError, SocketAccess, SocketFile, bind_unix};
 
 use super::connector::{HostConnector, OwnSockets, PathConnector, with_suffix};
 use super::mapped::{MapClient, MapPolicy};
@@ -50,20 +50,13 @@ impl Door {
 /// A listening socket of the host side.
 #[derive(Debug)]
 pub(super) struct Listening {
+    /// Its file, if the socket was made here. It is removed before the socket closes: nobody finds
+    /// it without a listener.
+    _made: Option<SocketFile>,
     pub socket: OwnedFd,
     pub door: Door,
     /// True: programs may wait to be accepted.
     pub called: bool,
-    /// Its file, which is removed on drop, if the socket was made here.
-    made: Option<PathBuf>,
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        if let Some(path) = &self.made {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 /// The listening sockets of a VM's end on the host. Dropping it removes the files that were made
@@ -80,15 +73,15 @@ impl HostSockets {
     pub fn bind(uds: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
         let bind = |door: Door| {
             let path = with_suffix(uds, door.suffix());
-            let socket = bind_unix(&path, socket_type(door.kind()), access)?.socket;
-            Ok(Listening { socket, door, called: false, made: Some(path) })
+            let Bound { socket, file } = bind_unix(&path, socket_type(door.kind()), access)?;
+            Ok(Listening { _made: Some(file), socket, door, called: false })
         };
         Door::ALL.into_iter().map(bind).collect::<Result<_, _>>().map(Self)
     }
 
     /// Those of another process, in the order of [`Self::fds`].
     pub fn handed(sockets: [OwnedFd; 3]) -> Self {
-        let handed = |(door, socket)| Listening { socket, door, called: false, made: None };
+        let handed = |(door, socket)| Listening { _made: None, socket, door, called: false };
         Self(Door::ALL.into_iter().zip(sockets).map(handed).collect())
     }
 
@@ -208,6 +201,22 @@ fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_took_the_place_of_a_socket_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let uds = dir.path().join("u");
+        for taken in Door::ALL {
+            let sockets = HostSockets::bind(&uds, &SocketAccess::default()).expect("sockets");
+            let path = |door: Door| with_suffix(&uds, door.suffix());
+            std::fs::remove_file(path(taken)).expect("it is there");
+            std::fs::write(path(taken), "kept").expect("another file");
+            drop(sockets);
+            let stays = Door::ALL.map(|door| std::fs::read_to_string(path(door)).ok());
+            assert_eq!(stays, Door::ALL.map(|door| (door == taken).then(|| "kept".to_owned())));
+            std::fs::remove_file(path(taken)).expect("it is there");
+        }
+    }
 
     #[test]
     fn idle_programs_of_one_user_push_out_no_other_users() {

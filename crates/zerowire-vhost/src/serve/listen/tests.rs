@@ -1,7 +1,9 @@
+use std::any::Any;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
+use super::super::control_socket::ControlSocket;
 use super::*;
 
 const OWN: SocketAccess = SocketAccess { owner: None, group: None, mode: None };
@@ -33,8 +35,13 @@ fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
     for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
         let listener = bind_unix(&path, first, &OWN).unwrap();
         assert!(matches!(bind_unix(&path, second, &OWN), Err(ListenError::InUse(p)) if p == path));
-        drop(listener);
-        drop(bind_unix(&path, second, &OWN).unwrap());
+        // Its file stays behind.
+        drop(listener.socket);
+        let next = bind_unix(&path, second, &OWN).unwrap();
+        drop(listener.file);
+        let _client = client(&path, second).unwrap();
+        drop(next);
+        assert!(!path.exists());
     }
 }
 
@@ -128,6 +135,38 @@ fn a_socket_that_is_shut_refuses_whoever_else_has_it() {
     assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
     listener.reopen().unwrap();
     let _client = client(&path, SocketType::STREAM).unwrap();
+}
+
+#[test]
+fn what_took_the_place_of_a_socket_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let listener = || Box::new(Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap()) as Box<dyn Any>;
+    let shut = || {
+        let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+        listener.shut();
+        Box::new(listener) as Box<dyn Any>
+    };
+    let control = || Box::new(ControlSocket::bind(&path, &OWN).unwrap()) as Box<dyn Any>;
+    for make in [&listener as &dyn Fn() -> Box<dyn Any>, &shut, &control] {
+        drop(make());
+        assert!(!path.exists(), "its own file goes");
+        for other in KINDS {
+            let made = make();
+            std::fs::remove_file(&path).unwrap();
+            let bound = bind_unix(&path, other, &OWN).unwrap();
+            drop(made);
+            let _client = client(&path, other).unwrap();
+            drop(bound);
+        }
+        let made = make();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "kept").unwrap();
+        drop(made);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
+        std::fs::remove_file(&path).unwrap();
+        drop(make());
+    }
 }
 
 #[test]
