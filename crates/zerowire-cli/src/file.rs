@@ -1,17 +1,23 @@
 //! The configuration file: one `[[vm]]` a VM, with a table for each device that it has.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
+use zerowire_vhost::files;
+
+/// Bytes of a file at most.
+const MAX_BYTES: usize = 4 << 20;
 
 /// The file. A key that is not known is an error, so that a misspelt one is not passed over.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Tables {
     #[serde(default)]
     vm: Vec<VmTable>,
 }
@@ -127,20 +133,24 @@ pub fn of_key<T>(key: &'static str, value: Result<T>) -> Result<T, WrongKey> {
     value.map_err(|e| WrongKey { key, text: format!("{e:#}") })
 }
 
-/// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the
-/// same. An error if there is none; `table` is its name in that message.
-pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
-    let found = read_any(path, pick)?;
-    if found.is_empty() {
-        bail!("{}: no [[vm]] with a [{table}] table", path.display());
-    }
-    Ok(found)
+/// How the text of a file is read.
+pub type ReadText = fn(&Path) -> io::Result<String>;
+
+/// Reads the text at the start. It may come through a pipe as well: this waits for its end.
+pub fn text_at_start(path: &Path) -> io::Result<String> {
+    files::text_of(File::open(path)?, MAX_BYTES)
 }
 
-/// The same, and none if there is none.
-pub fn read_any<T>(path: &Path, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
-    let context = || format!("configuration file {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(context)?;
+/// Reads the text while VMs are served. It comes from a regular file that answers, so that no
+/// signal waits.
+pub fn text_again(path: &Path) -> io::Result<String> {
+    files::read_text(path, MAX_BYTES)
+}
+
+/// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the
+/// same.
+pub fn read<T>(path: &Path, text: ReadText, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
+    let text = text(path).with_context(|| format!("configuration file {}", path.display()))?;
     parse(&text, &path.display().to_string(), pick)
 }
 
@@ -148,11 +158,11 @@ pub fn read_any<T>(path: &Path, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(S
 pub fn parse<T>(text: &str, file_name: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {file_name}");
     // The text of an error ends with a newline.
-    let file: File =
+    let tables: Tables =
         toml::from_str(text).map_err(|e| anyhow!("{}", e.to_string().trim_end())).with_context(context)?;
     let mut found: Vec<(String, T)> = Vec::new();
     let mut lines = HashMap::new();
-    for vm in file.vm {
+    for vm in tables.vm {
         let (name, line) = (vm.name.get_ref().clone(), line_of(text, vm.name.span().start));
         let Some(t) = pick(vm) else { continue };
         if let Some(before) = lines.insert(name.clone(), line) {
@@ -201,19 +211,12 @@ socket = '/c.net'
 port = 'tap:u'
 ";
 
-    fn file(text: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), text).expect("written");
-        file
-    }
-
     #[test]
     fn each_command_takes_its_tables_and_skips_vms_without() {
-        let f = file(BOTH);
-        let net = read(f.path(), "vm.net", |vm| vm.net).expect("a good file");
+        let net = parse(BOTH, "a file", |vm| vm.net).expect("a good file");
         let names: Vec<_> = net.iter().map(|(name, n)| (name.as_str(), n.port.as_str())).collect();
         assert_eq!(names, [("a", "tap:t"), ("c", "tap:u")]);
-        let vsock = read(f.path(), "vm.vsock", |vm| vm.vsock).expect("a good file");
+        let vsock = parse(BOTH, "a file", |vm| vm.vsock).expect("a good file");
         let names: Vec<_> = vsock.iter().map(|(name, v)| (name.as_str(), v.cid)).collect();
         assert_eq!(names, [("a", 3), ("b", 4)]);
         assert_eq!(vsock[0].1.groups.as_deref(), Some(&["x".to_owned(), "y".to_owned()][..]));
@@ -221,20 +224,15 @@ port = 'tap:u'
     }
 
     #[test]
-    fn a_file_without_the_table_or_with_unknown_keys_is_refused() {
+    fn a_file_with_unknown_keys_or_two_vms_of_one_name_is_refused() {
         let text = |toml: &str, table: &str| {
-            let f = file(toml);
             let error = if table == "vm.net" {
-                read(f.path(), table, |vm| vm.net).err()
+                parse(toml, "a file", |vm| vm.net).err()
             } else {
-                read(f.path(), table, |vm| vm.vsock).err().map(|e| e.context("vsock"))
+                parse(toml, "a file", |vm| vm.vsock).err().map(|e| e.context("vsock"))
             };
             format!("{:#}", error.expect("an error"))
         };
-        let no_net = "[[vm]]\nname='b'\n[vm.vsock]\nsocket='/s'\ncid=4\nuds='/b'\n";
-        assert!(text(no_net, "vm.net").contains("[vm.net]"));
-        let no_vsock = "[[vm]]\nname='c'\n[vm.net]\nsocket='/s'\nport='tap:u'\n";
-        assert!(text(no_vsock, "vm.vsock").contains("[vm.vsock]"));
         let twice = BOTH.replace("name = 'c'", "name = 'a'");
         assert!(
             text(&twice, "vm.net").contains("lines 2 and 23 name two VMs 'a'"),

@@ -16,7 +16,7 @@ const ABOUT: &[&str] = &[
     "zerowire net --config FILE and zerowire vsock --config FILE read the virtual machines that they serve from one \
      file in TOML. Each machine is a [[vm]] with a name, and a table for each device that it has.",
     "A command serves the machines that have its table, skips the others, and checks all tables. It reads the file \
-     once, at its start. A key that is not known, a value of the wrong type, and a name, socket, port or address that \
+     at its start, and again on SIGHUP, from a regular file then. The file has at most 4 MiB. A key that is not known, a value of the wrong type, and a name, socket, port or address that \
      two machines have are errors that name the line or the machines; the exit status is 2.",
 ];
 
@@ -136,9 +136,7 @@ fn man_shows_the_pages_without_a_warning() {
 
 /// What the parser says of a file with these lines.
 fn said(lines: &str) -> String {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), lines).expect("written");
-    match file::read(file.path(), "vm", |vm| Some(vm.name)) {
+    match file::parse(lines, "a file", |vm| Some(vm.name)) {
         Ok(_) => String::new(),
         Err(e) => format!("{e:#}"),
     }

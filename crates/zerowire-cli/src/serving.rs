@@ -1,12 +1,12 @@
 //! What the commands that serve VMs have in common: how VMs are named, what goes on while they are
 //! served, how statistics go out, descriptors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use zerowire_capture::Captured;
 use zerowire_cli::WrongArguments;
@@ -14,7 +14,7 @@ use zerowire_cli::columns::{fit, width};
 use zerowire_vhost::serve::{RefusalKind, ServerRefusal, ServerStats, VmFleet};
 
 use crate::control::Service;
-use crate::file::{self, VmTable, WrongKey};
+use crate::file::{self, ReadText, VmTable, WrongKey};
 use crate::pcap;
 use crate::printer::Printer;
 use crate::service::{Notifier, Watched};
@@ -27,17 +27,20 @@ const TICK: Duration = Duration::from_millis(200);
 /// and how to find it, `parse` reads --vm, and `make` makes a VM of a table. None if neither option
 /// is given. The file may lack such VMs if there `may_be_none`.
 pub fn named_vms<T, C>(
-    config: &Option<PathBuf>,
+    config: Option<(&Path, ReadText)>,
     options: &[String],
     may_be_none: bool,
     (table, pick): (&str, fn(VmTable) -> Option<T>),
     parse: fn(&str) -> Result<(String, T)>,
     make: impl Fn(&str, T) -> Result<C, WrongKey>,
 ) -> Result<Option<Vec<C>>> {
-    if let Some(path) = config {
-        let read = if may_be_none { file::read_any(path, pick) } else { file::read(path, table, pick) };
+    if let Some((path, text)) = config {
+        let found = file::read(path, text, pick)?;
+        if found.is_empty() && !may_be_none {
+            bail!("{}: no [[vm]] with a [{table}] table", path.display());
+        }
         let context = |name: &str| format!("{}: VM {name}", path.display());
-        let vms = read?.into_iter().map(|(name, vm)| make(&name, vm).with_context(|| context(&name)));
+        let vms = found.into_iter().map(|(name, vm)| make(&name, vm).with_context(|| context(&name)));
         return vms.collect::<Result<_>>().map(Some);
     }
     if options.is_empty() {

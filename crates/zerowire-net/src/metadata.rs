@@ -1,9 +1,6 @@
 //! The metadata detour of one VM.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -45,23 +42,9 @@ impl MetadataSource {
     /// # Errors
     /// What the user reads.
     pub fn text(&self) -> Result<String, String> {
-        let file = self.file.clone();
-        let text = files::ask(move || read(&file));
+        let text = files::read_text(&self.file, MAX_TREE_BYTES);
         text.map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))
     }
-}
-
-/// Reads at most a byte more than a tree may have: that byte shows that the file is too long. It
-/// refuses what is not a regular file. That may have no end, or none for now, and would keep the
-/// VMs waiting.
-fn read(file: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
-    file.take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Frames on their way from other workers to the service at most; further ones are lost, as on a
@@ -158,7 +141,7 @@ mod tests {
             .expect("made");
         for path in [fifo.as_path(), "/dev/zero".as_ref(), dir.path()] {
             let said = loaded(path).expect_err("no file");
-            assert!(said.contains("no regular file") && said.contains(&*path.to_string_lossy()), "{said}");
+            assert!(said.contains("not a regular file") && said.contains(&*path.to_string_lossy()), "{said}");
         }
         let file = dir.path().join("file");
         std::fs::write(&file, format!("\"{}\"", "x".repeat(2 * MAX_TREE_BYTES))).expect("written");

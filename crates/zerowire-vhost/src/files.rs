@@ -5,7 +5,10 @@
 //! thread behind then. The next ones wait the shorter, the more threads are left behind, so that
 //! one that asks for many files in turn goes on as well.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -32,6 +35,35 @@ struct FileThreads {
 /// Those of `work`. Or it takes too long: what it returns then is dropped by its thread.
 pub fn ask<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     THREADS.ask(work)
+}
+
+/// The text of a regular file. Any other may have no end, or none for now, and would keep the VMs
+/// waiting.
+///
+/// # Errors
+/// Those of [`ask`] and [`text_of`]; or it is not a regular file.
+pub fn read_text(path: &Path, most_bytes: usize) -> io::Result<String> {
+    let path = path.to_owned();
+    ask(move || {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file: put one in its place"));
+        }
+        text_of(file, most_bytes)
+    })
+}
+
+/// The text that comes from `source` up to its end.
+///
+/// # Errors
+/// It has more than `most_bytes`, it is not UTF-8, or it can't be read.
+pub fn text_of(source: impl Read, most_bytes: usize) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    source.take(most_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > most_bytes {
+        return Err(io::Error::other(format!("it has more than {most_bytes} bytes: make it smaller")));
+    }
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
 }
 
 impl FileThreads {
@@ -84,6 +116,29 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_text_is_read_from_a_regular_file_of_the_length() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("made");
+        for path in [fifo.as_path(), "/dev/zero".as_ref(), dir.path()] {
+            let said = read_text(path, 9).expect_err("no file").to_string();
+            assert!(said.contains("not a regular file"), "{said}");
+        }
+        let file = dir.path().join("file");
+        for (text, words) in [("123456789", None), ("12345678\u{fc}", Some("more than 9 bytes"))] {
+            std::fs::write(&file, text).expect("written");
+            let read = read_text(&file, 9);
+            match words {
+                None => assert_eq!(read.expect("short enough"), text),
+                Some(words) => assert!(read.expect_err("too long").to_string().contains(words)),
+            }
+        }
+        std::fs::write(&file, [b'a', 0xff]).expect("written");
+        assert!(read_text(&file, 9).expect_err("no text").to_string().contains("index 1"));
+    }
 
     #[test]
     fn what_answers_is_returned() {

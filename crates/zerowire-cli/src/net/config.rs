@@ -10,15 +10,16 @@ use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
-use crate::file::{WrongKey, of_key, parsed};
+use crate::file::{ReadText, WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
 use crate::{access, file, serving, spec};
 
 /// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
-pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
+/// `text` reads the file of --config.
+pub(super) fn vms(args: &NetArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     args.control.check(args.postcopy)?;
     args.sandbox.check(args)?;
-    let mut vms = named(args, handed)?;
+    let mut vms = named(args, text, handed)?;
     handed.assign(vms.iter_mut().map(|vm| (vm.name.as_str(), &mut vm.endpoint)));
     if args.postcopy && vms.len() > 1 {
         bail!(
@@ -87,12 +88,12 @@ impl Defaults {
     }
 }
 
-fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
+fn named(args: &NetArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     let defaults = Defaults::new(args)?;
     let may_be_none = args.control.has_socket();
     let made = |name: &str, vm| defaults.vm(name, vm);
-    let vms =
-        serving::named_vms(&args.config, &args.vm, may_be_none, ("vm.net", |vm| vm.net), parse_vm, made)?;
+    let config = args.config.as_deref().map(|path| (path, text));
+    let vms = serving::named_vms(config, &args.vm, may_be_none, ("vm.net", |vm| vm.net), parse_vm, made)?;
     if let Some(vms) = vms {
         return Ok(vms);
     }

@@ -25,6 +25,7 @@ pub use sandbox::child as confined_child;
 
 use crate::access::SocketArgs;
 use crate::control::{ControlArgs, Manage};
+use crate::file;
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::rights;
@@ -252,7 +253,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
-    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    let vms = config::vms(&args, file::text_at_start, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     if let Some(bytes) = args.memlock {
         PinBudget::of_process().limit(bytes);

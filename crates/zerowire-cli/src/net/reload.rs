@@ -4,16 +4,17 @@ use zerowire_net::{ChangeError, Fleet, NetChange, VmConfig};
 use zerowire_vhost::serve::ChangeTurn;
 
 use super::{NetArgs, config};
+use crate::file;
 use crate::reload::FileReload;
 
 /// Reads the configuration file with its VMs again, or else the metadata of all VMs. The log says
 /// what has changed, and what has not, and why.
 pub(super) fn reload(before: &mut FileReload, server: &dyn Fleet, turn: &ChangeTurn, args: &NetArgs) {
     match &args.config {
-        Some(file) => {
-            let wanted = config::vms(args, &before.handed);
+        Some(path) => {
+            let wanted = config::vms(args, file::text_again, &before.handed);
             let change = |before: &[String], wanted| server.reload(before, wanted);
-            if let Err(e) = before.reload(file, turn, wanted, change, || server.vms()) {
+            if let Err(e) = before.reload(path, turn, wanted, change, || server.vms()) {
                 tracing::error!("SIGHUP: {e}; nothing has changed, and the old metadata stay");
             }
         }

@@ -8,13 +8,14 @@ use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig, VsockLimits};
 
 use super::VsockArgs;
-use crate::file::{WrongKey, of_key, parsed};
+use crate::file::{ReadText, WrongKey, of_key, parsed};
 use crate::service::HandedSockets;
 use crate::{access, file, serving, spec};
 
 /// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
-pub(super) fn vms(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
-    let mut vms = named(args, handed)?;
+/// `text` reads the file of --config.
+pub(super) fn vms(args: &VsockArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
+    let mut vms = named(args, text, handed)?;
     handed.assign(vms.iter_mut().map(|vm| (vm.name.as_str(), &mut vm.endpoint)));
     Ok(vms)
 }
@@ -60,12 +61,12 @@ impl Defaults {
     }
 }
 
-fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
+fn named(args: &VsockArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     let defaults = Defaults::new(args)?;
     let may_be_none = args.control.has_socket();
     let made = |name: &str, vm| defaults.vm(name, vm);
-    let vms =
-        serving::named_vms(&args.config, &args.vm, may_be_none, ("vm.vsock", |vm| vm.vsock), parse_vm, made)?;
+    let config = args.config.as_deref().map(|path| (path, text));
+    let vms = serving::named_vms(config, &args.vm, may_be_none, ("vm.vsock", |vm| vm.vsock), parse_vm, made)?;
     if let Some(vms) = vms {
         return Ok(vms);
     }

@@ -24,6 +24,7 @@ pub use self::sandbox::child as confined_child;
 use self::sandbox::{VsockSandboxArgs, VsockSupervisor};
 use crate::access::SocketArgs;
 use crate::control::{ControlArgs, Manage};
+use crate::file;
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
 use crate::service::{self, HandedSockets};
@@ -118,7 +119,7 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
-    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    let vms = config::vms(&args, file::text_at_start, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     args.sandbox.check(&args).map_err(WrongArguments::because)?;
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
@@ -164,12 +165,12 @@ fn read_again(
     turn: &ChangeTurn,
     limit: Option<u64>,
 ) {
-    let Some(file) = &args.config else {
+    let Some(path) = &args.config else {
         tracing::info!("SIGHUP: there is nothing to read again");
         return;
     };
-    let wanted = config::vms(args, &before.handed);
-    match before.reload(file, turn, wanted, |before, wanted| server.reload(before, wanted), || server.vms()) {
+    let wanted = config::vms(args, file::text_again, &before.handed);
+    match before.reload(path, turn, wanted, |before, wanted| server.reload(before, wanted), || server.vms()) {
         Ok(added) => start::tell(server, &added, limit),
         Err(e) => tracing::error!("SIGHUP: {e}; nothing has changed"),
     }

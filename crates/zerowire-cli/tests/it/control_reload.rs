@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use zerowire_testkit::fuse::FuseFile;
+
 use crate::support::control::Controlled;
 use crate::support::processes::{child_of, kill};
-use crate::support::{Guest, Peer, Program, connect, frames, in_netns, interface, wait_until};
+use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, interface, wait_until};
 
 /// A file with VMs, each with its own lines.
 fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
@@ -84,6 +86,57 @@ fn a_file_that_is_read_again_changes_what_differs() {
         // A long line is broken.
         let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("zwkept: tap:zwkept,queues=1") && words.contains(", 1 connections"), "{out}");
+    });
+}
+
+/// The file may be a pipe at the start. Later the signals behind SIGHUP would wait for it.
+#[test]
+fn a_file_that_does_not_answer_holds_up_no_signal() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let socket = at("s");
+        let vm = |table, more| format!("[[vm]]\nname = 'a'\n[vm.{table}]\nsocket = '{socket}'\n{more}\n");
+        let texts = [
+            vm("net", "port = 'tap:zwfile'".to_owned()),
+            vm("vsock", format!("cid = 3\nuds = '{}'", at("u"))),
+        ];
+        for (is_vsock, text) in [false, true].into_iter().zip(texts) {
+            let (config, hanging) = (at("vms.toml"), at(if is_vsock { "v" } else { "n" }));
+            let fuse = FuseFile::mounted(Path::new(&hanging));
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &config, kind, 0o600.into(), 0).expect("a pipe");
+            let (pipe, sent) = (config.clone(), text.clone());
+            let writer = std::thread::spawn(move || std::fs::write(pipe, sent).expect("a reader"));
+            let args = ["--json", "--config", &config];
+            let program =
+                if is_vsock { Program::vsock(&args, Restrict::default()) } else { Program::net(&args) };
+            program.wait_log("a: listening");
+            writer.join().expect("it was read");
+            let refused = |count, words: &str| {
+                program.signal(libc::SIGHUP);
+                program.signal(libc::SIGUSR1);
+                program.wait_line(count);
+                let log = program.log();
+                assert!(log.contains(words) && log.matches("nothing has changed").count() == count, "{log}");
+            };
+            refused(1, "vms.toml: it is not a regular file");
+            let other_file = || std::fs::remove_file(&config).expect("it is there");
+            other_file();
+            std::os::unix::fs::symlink(&hanging, &config).expect("a link");
+            fuse.hold(true);
+            refused(2, "vms.toml: no answer within 5s");
+            assert!(fuse.holds(), "it is held");
+            fuse.hold(false);
+            other_file();
+            std::fs::write(&config, "#".repeat(5 << 20)).expect("a file");
+            refused(3, "vms.toml: it has more than 4194304 bytes");
+            std::fs::write(&config, &text).expect("a file");
+            program.signal(libc::SIGHUP);
+            program.wait_log("vms.toml read again");
+            program.stop();
+            other_file();
+        }
     });
 }
 

@@ -5,7 +5,6 @@
 //! supervisor is gone.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,6 +19,7 @@ use zerowire_confine::{ConfinePlan, ConfineReport, KnownUsers, Owner, confine_th
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::{PortKeeper, PortParts, PortText};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
+use zerowire_vhost::files;
 use zerowire_vhost::serve::{Listener, SocketKeeper};
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
@@ -121,9 +121,7 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
 
 /// The metadata in a file of the supervisor's.
 fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
-    let mut text = String::new();
-    let read = File::from(file).take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text);
-    read.map_err(|e| format!("metadata: {e}"))?;
+    let text = files::text_of(File::from(file), MAX_TREE_BYTES).map_err(|e| format!("metadata: {e}"))?;
     MetadataTree::from_json_str(&text).map(Arc::new).map_err(|e| format!("metadata: {e}"))
 }
 
