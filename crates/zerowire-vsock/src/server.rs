@@ -263,6 +263,9 @@ impl VsockServer {
         vms: Vec<(VsockConfig, HandedVsock)>,
         keeper: &Arc<dyn HostKeeper>,
     ) -> Result<Self, VsockServerError> {
+        if vms.is_empty() {
+            return Err(StartError::Count(0).into());
+        }
         let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
         let parts = VsockParts { threads: Arc::new(GroupThreads::one()), ..VsockParts::default() };
         let server = Self { parts, start: Instant::now() };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use zerowire_testkit::fuse::FuseFile;
 
 use crate::support::control::Controlled;
+use crate::support::modes::{Mode, in_both_modes};
 use crate::support::processes::{child_of, kill};
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, interface, wait_until};
 
@@ -86,6 +87,31 @@ fn a_file_that_is_read_again_changes_what_differs() {
         // A long line is broken.
         let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("zwkept: tap:zwkept,queues=1") && words.contains(", 1 connections"), "{out}");
+    });
+}
+
+in_both_modes! {
+    the_last_vm_of_the_file_goes_and_comes
+}
+
+/// Where others can add VMs, a file without any is one all the same.
+fn the_last_vm_of_the_file_goes_and_comes(mode: Mode) {
+    in_netns(move || {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = file(dir.path(), &[("zwlast", "")]);
+        let server = Controlled::start(&[&["--config", &config], mode].concat());
+        for _ in 0..2 {
+            file(dir.path(), &[]);
+            server.program.signal(libc::SIGHUP);
+            wait_until("it is gone", || server.names().is_empty());
+            assert!(interface("zwlast").is_none() && !dir.path().join("zwlast").exists());
+            file(dir.path(), &[("zwlast", "")]);
+            server.program.signal(libc::SIGHUP);
+            wait_until("it is there again", || server.names() == ["zwlast"]);
+        }
+        drop(Guest::start(connect(&dir.path().join("zwlast"))));
+        let (_, log) = server.program.stop();
+        assert!(!log.contains("ERROR"), "{log}");
     });
 }
 

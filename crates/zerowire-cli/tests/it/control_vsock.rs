@@ -20,6 +20,7 @@ in_both_modes! {
     ctl_and_top_work_on_it
     vms_that_come_and_go_leave_nothing_behind
     a_file_that_is_read_again_changes_what_differs
+    the_last_vm_of_the_file_goes_and_comes
 }
 
 fn start(mode: Mode, more: &[&str]) -> Controlled {
@@ -374,4 +375,25 @@ fn a_file_that_is_read_again_changes_what_differs(mode: Mode) {
     drop((kept, both, z));
     let (out, _) = program.stop();
     assert!(out.contains("kept: CID 3") && !out.contains("other"), "{out}");
+}
+
+fn the_last_vm_of_the_file_goes_and_comes(mode: Mode) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = file(dir.path(), &[("last", 3, "")]);
+    let server = start(mode, &["--config", &config]);
+    for _ in 0..2 {
+        file(dir.path(), &[]);
+        server.program.signal(libc::SIGHUP);
+        wait_until("it is gone", || server.names().is_empty());
+        assert!(!dir.path().join("last").exists() && !dir.path().join("last.s").exists());
+        file(dir.path(), &[("last", 3, "")]);
+        server.program.signal(libc::SIGHUP);
+        wait_until("it is there again", || server.names() == ["last"]);
+    }
+    let mut guest = Guest::start(&dir.path().join("last.s"));
+    let (conn, mut stream) = guest.open(&dir.path().join("last"), 1000);
+    guest.ping(conn, &mut stream);
+    drop(guest);
+    let (_, log) = server.program.stop();
+    assert!(!log.contains("ERROR"), "{log}");
 }

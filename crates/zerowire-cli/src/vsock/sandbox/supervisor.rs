@@ -46,11 +46,7 @@ impl VsockSupervisor {
         log: &str,
         capture: Option<Arc<Capture>>,
     ) -> Result<Self, VsockServerError> {
-        check_vms(&mut configs).or_else(|e| match e {
-            // Others may be added.
-            VsockServerError::Start(StartError::Count(0)) => Ok(()),
-            e => Err(e),
-        })?;
+        check_vms(&mut configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         let roster = Arc::new(VsockRoster::new(capture.clone()));
         let (log, cpu) = (log.to_owned(), CpuSum::default());

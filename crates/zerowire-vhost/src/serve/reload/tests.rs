@@ -305,3 +305,12 @@ fn a_vm_that_was_changed_meanwhile_keeps_that() {
     assert!(matches!(e, ReplaceError::Unchanged(ChangeError::Changed(_))), "{e}");
     assert_eq!(vms.ports(), named(&[("a", "q")]));
 }
+
+#[test]
+fn the_last_vm_of_a_file_is_removed() {
+    let vms = IdleVms::with(&[on("a", "p")]);
+    let done = reload(&vms, &["a".to_owned()], Vec::new()).expect("a file without VMs");
+    assert_eq!((done.removed, done.errors), (vec!["a".to_owned()], Vec::new()));
+    // It is away for a moment, so it is not among those that are read again.
+    assert_eq!(reload(&vms, &[], Vec::new()).expect("nothing to do"), Reloaded::default());
+}
