@@ -82,7 +82,10 @@ pub(crate) struct Listeners {
     /// Connections that may still be added, `accepted` included.
     room: usize,
     full: bool,
+    /// Until when nothing is accepted.
     stalled: Option<Instant>,
+    /// True: until then nothing is added either.
+    is_adding_stalled: bool,
     /// Listeners that failed for good and whose failure was not returned yet, with the errno.
     failures: VecDeque<(ListenerId, i32)>,
 }
@@ -166,7 +169,7 @@ impl Listeners {
 
     /// Whether a socket is there to be added: the turn is over.
     pub(crate) fn is_due(&self) -> bool {
-        self.room > 0 && self.stalled.is_none() && !self.accepted.is_empty()
+        self.room > 0 && !self.is_adding_stalled && !self.accepted.is_empty()
     }
 
     pub(super) fn next_accepted(&mut self) -> Option<(ListenerId, SocketShape, OwnedFd)> {
@@ -176,6 +179,7 @@ impl Listeners {
     /// What was accepted could not be added for the moment.
     pub(super) fn put_back(&mut self, listener: ListenerId, kind: SocketShape, socket: OwnedFd) {
         self.accepted.push_front((listener, kind, socket));
+        self.is_adding_stalled = true;
         self.stalled = Some(Instant::now() + RETRY);
     }
 
@@ -190,7 +194,7 @@ impl Listeners {
         let Some(at) = self.stalled else { return timeout };
         let left = at.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            self.stalled = None;
+            (self.stalled, self.is_adding_stalled) = (None, false);
             return timeout;
         }
         Some(timeout.map_or(left, |t| t.min(left)))
@@ -276,7 +280,8 @@ impl Listeners {
                     self.failures.push_back(failed);
                 }
             }
-            // No descriptors or memory for a moment, or a filter: not at once again.
+            // No descriptors or memory for a moment, or a filter: not at once again. What was
+            // accepted before is added, since the program may close it.
             _ => self.stalled = Some(Instant::now() + RETRY),
         }
     }

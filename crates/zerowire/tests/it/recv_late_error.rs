@@ -105,11 +105,39 @@ fn accepting_without_descriptors(backend: RecvBackend) {
     assert_eq!(reader.bytes(), LEN + 1);
 }
 
+/// Descriptors for two of four connections that wait. Both are given, and the others come when the
+/// program has closed these.
+fn descriptors_for_some_connections(backend: RecvBackend) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut r = receiver(backend, |_| {});
+    let far = [(); 4].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    wait_for_backlog(&listener, 4);
+    r.listen(listener.into()).unwrap();
+    let usual = getrlimit(Resource::Nofile);
+    let two = u64::from(next_descriptors()[1]) + 1;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(two), ..usual }).unwrap();
+    let (mut batch, end) = (Vec::new(), Instant::now() + LONG);
+    for accepted in [2, 4] {
+        while r.events().accepted < accepted || batch.len() < 2 {
+            assert!(Instant::now() < end, "hangs: {:?}", r.events());
+            r.recv(&mut batch, Some(Duration::from_millis(200))).unwrap();
+        }
+        assert_eq!((r.connections(), r.events().accepted), (2, accepted), "{batch:?}");
+        for arrival in batch.drain(..) {
+            assert!(matches!(arrival.what, What::Accepted(_)), "{arrival:?}");
+            drop(r.remove(arrival.connection).unwrap());
+        }
+    }
+    setrlimit(Resource::Nofile, usual).unwrap();
+    drop(far);
+}
+
 #[test]
 fn arrivals_are_given_before_the_error_behind_them() {
     own_process!();
     for backend in ALL {
-        accepting_without_descriptors(backend);
+        accepting_without_descriptors(backend.clone());
+        descriptors_for_some_connections(backend);
     }
     // The last one: this thread's calls are refused from then on.
     a_connection_that_can_not_be_added();

@@ -66,6 +66,8 @@ fn errors_stall_or_end_a_listener() {
     }
     l.refused(index, libc::EMFILE);
     assert!(!l.may_accept(index) && l.step().is_none());
+    l.accept(index, socket());
+    assert!(l.is_due() && l.next_accepted().is_some(), "only accepting waits");
     let left = l.cap(None).expect("a time to try again");
     assert!(left <= RETRY && l.cap(Some(Duration::ZERO)) == Some(Duration::ZERO));
     std::thread::sleep(RETRY);
