@@ -960,10 +960,14 @@ int zw_receiver_add(struct zw_receiver *receiver, int fd, uint64_t *connection);
 // If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it
 // is still yours.
 //
+// ZW_RECV_PLAIN makes the socket non-blocking, and leaves it so: others may share the open file
+// description (dup, fork). Make it blocking only when no receiver has it.
+//
 // -EBADF; -EINVAL: it doesn't listen.
 int zw_receiver_listen(struct zw_receiver *receiver, int fd, uint64_t *listener);
 
-// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
+// Gives a listening socket back: a descriptor, which is the caller's. ZW_RECV_PLAIN gives it back
+// non-blocking. -ENOENT: no such listener.
 int zw_receiver_unlisten(struct zw_receiver *receiver, uint64_t listener);
 
 // Gives a connection's socket back: a descriptor, which is the caller's. What had been received

@@ -92,11 +92,15 @@ fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, connection: *mut u64) -> 
 /// If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it
 /// is still yours.
 ///
+/// ZW_RECV_PLAIN makes the socket non-blocking, and leaves it so: others may share the open file
+/// description (dup, fork). Make it blocking only when no receiver has it.
+///
 /// -EBADF; -EINVAL: it doesn't listen.
 fn zw_receiver_listen(receiver: *mut Receiver, fd: c_int, listener: *mut u64) -> c_int
     = listen(receiver, fd, listener);
 
-/// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
+/// Gives a listening socket back: a descriptor, which is the caller's. ZW_RECV_PLAIN gives it back
+/// non-blocking. -ENOENT: no such listener.
 fn zw_receiver_unlisten(receiver: *mut Receiver, listener: u64) -> c_int
     = (|r: &Receiver, id: u64| Ok(r.own()?.receiver.unlisten(id.into())?.into_raw_fd()))(receiver, listener);
 

@@ -4,8 +4,10 @@
 use crate::support::streams::{self, ALL, LONG, Reader, receiver, write_stream};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use zerowire::recv::{ConnectionId, ListenerId, RecvError, What};
+use zerowire::recv::{ConnectionId, ListenerId, RecvBackend, RecvError, What};
 use zerowire_testkit::own_process;
 
 /// Receives until `done`. New connections get the seeds 0, 1, 2 ... in the order of their coming.
@@ -86,10 +88,12 @@ fn the_limit_stops_accepting_and_a_removal_lets_it_go_on() {
     }
 }
 
-/// The socket comes back as it was, with the connections that nobody accepted.
+/// The socket comes back with the connections that nobody accepted. Plain receive has made it
+/// non-blocking.
 #[test]
 fn a_listening_socket_is_given_back() {
     for backend in ALL {
+        let is_plain = backend == RecvBackend::Plain;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut r = receiver(backend, |o| o.max_connections = 1);
@@ -101,8 +105,9 @@ fn a_listening_socket_is_given_back() {
         assert_eq!(r.recv(&mut reader.batch, Some(Duration::from_millis(5))).unwrap(), 0);
         let listener = TcpListener::from(r.unlisten(id).unwrap());
         assert!(matches!(r.unlisten(id), Err(RecvError::UnknownListener(x)) if x == id));
-        // Blocking again, and the second one is there.
-        assert!(!rustix::fs::fcntl_getfl(&listener).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+        let flags = rustix::fs::fcntl_getfl(&listener).unwrap();
+        assert_eq!(flags.contains(rustix::fs::OFlags::NONBLOCK), is_plain);
+        // The second one is there.
         let (near, from) = listener.accept().unwrap();
         assert_eq!(from, second.local_addr().unwrap());
         drop(near);
@@ -110,6 +115,53 @@ fn a_listening_socket_is_given_back() {
         drop(first);
         accept_until(&mut r, &mut reader, id, |x| x.all_ended());
         assert_ne!(r.listen(listener.into()).unwrap(), id);
+    }
+}
+
+/// Two receivers accept from one socket by descriptors of their own, as processes do that forked.
+/// When one ends, the other goes on, and waits no longer than it was asked to.
+#[test]
+fn receivers_share_a_listening_socket_and_one_ends() {
+    for backend in ALL {
+        for takes_back in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut ends = receiver(backend.clone(), |_| {});
+            let id = ends.listen(listener.try_clone().unwrap().into()).unwrap();
+            let (told, accepted) = channel();
+            let (backend, both) = (backend.clone(), Arc::new(Barrier::new(2)));
+            let goes_on = std::thread::spawn({
+                let both = both.clone();
+                move || {
+                    let mut r = receiver(backend, |_| {});
+                    r.listen(listener.into()).unwrap();
+                    both.wait();
+                    both.wait();
+                    let mut batch = Vec::new();
+                    for _ in 0..2 {
+                        let end = Instant::now() + LONG;
+                        while batch.is_empty() && Instant::now() < end {
+                            r.recv(&mut batch, Some(Duration::from_millis(20))).unwrap();
+                        }
+                        told.send(batch.drain(..).len()).unwrap();
+                    }
+                    assert_eq!(r.recv(&mut batch, Some(Duration::from_millis(20))).unwrap(), 0);
+                }
+            });
+            both.wait();
+            if takes_back {
+                ends.unlisten(id).unwrap();
+            }
+            drop(ends);
+            both.wait();
+            let far = [(); 2].map(|()| {
+                let far = TcpStream::connect(address).unwrap();
+                assert_eq!(accepted.recv_timeout(LONG), Ok(1));
+                far
+            });
+            goes_on.join().unwrap();
+            drop(far);
+        }
     }
 }
 

@@ -2,11 +2,8 @@
 
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use std::io;
-use std::os::fd::BorrowedFd;
 
 /// Buffers a `recvmsg` at most.
 pub(super) const PIECES: usize = 8;
@@ -25,17 +22,6 @@ pub(super) fn accept(core: &mut RecvState, index: u32) {
             Err(e) => core.listeners.refused(index, e.raw_os_error()),
         }
     }
-}
-
-/// Makes a descriptor blocking or not; returns whether it was.
-pub(super) fn set_blocking(fd: BorrowedFd<'_>, blocking: bool) -> io::Result<bool> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    let mut new = flags;
-    new.set(OFlags::NONBLOCK, !blocking);
-    if new != flags {
-        rustix::fs::fcntl_setfl(fd, new)?;
-    }
-    Ok(!flags.contains(OFlags::NONBLOCK))
 }
 
 /// One `recvmsg` that doesn't wait, of the connection at `place`, into up to `wanted` free buffers

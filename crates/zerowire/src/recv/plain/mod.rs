@@ -14,7 +14,7 @@ use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
 use super::{RecvError, RecvOptions};
-use calls::{PIECES, accept, receive, set_blocking};
+use calls::{PIECES, accept, receive};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,8 +54,6 @@ struct Listening {
     index: u32,
     /// In the epoll set.
     watched: bool,
-    /// It was blocking.
-    was_blocking: bool,
 }
 
 /// See the module.
@@ -309,20 +307,15 @@ impl Engine for Plain {
     }
 
     fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
-        let was_blocking = set_blocking(socket, false).map_err(RecvError::system("fcntl(F_SETFL)"))?;
-        self.listeners.push(Listening { index, watched: false, was_blocking });
+        // It stays so: a receiver that shares the open file description would wait in accept.
+        rustix::io::ioctl_fionbio(socket, true).map_err(|e| RecvError::system("ioctl(FIONBIO)")(e.into()))?;
+        self.listeners.push(Listening { index, watched: false });
         Ok(())
     }
 
     fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
         self.watch_listeners(core)?;
-        let Some(at) = self.listeners.iter().position(|l| l.index == index) else { return Ok(()) };
-        let listening = self.listeners.swap_remove(at);
-        if listening.was_blocking
-            && let Some(fd) = core.listeners.fd(index)
-        {
-            let _ = set_blocking(fd, true);
-        }
+        self.listeners.retain(|l| l.index != index);
         Ok(())
     }
 
