@@ -6,6 +6,7 @@ use super::listen::Listeners;
 use super::pace::{ArrivalPace, Messengers};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
+use crate::send::is_of_an_earlier;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -158,12 +159,13 @@ impl RecvState {
         false
     }
 
-    /// A receive failed with `errno`. True: the connection goes on (a datagram socket that heard of
-    /// an earlier datagram).
+    /// A receive failed with `errno`. True: the connection goes on. A datagram socket does after an
+    /// ICMP answer to a datagram that was sent earlier. EMSGSIZE is that of path MTU discovery.
     pub(crate) fn failed(&mut self, place: u32, errno: i32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         let what = What::Failed(io::Error::from_raw_os_error(errno));
-        if connection.kind == SocketShape::Datagram && errno == libc::ECONNREFUSED {
+        let is_of_an_earlier = errno == libc::EMSGSIZE || is_of_an_earlier(errno);
+        if connection.kind == SocketShape::Datagram && is_of_an_earlier {
             self.arrivals.push(Arrival { connection: connection.id, what });
             return true;
         }

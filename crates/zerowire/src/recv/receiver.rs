@@ -30,8 +30,11 @@ pub enum What {
     Data(Lease),
     /// The peer sends no more. Nothing more comes of this connection; sending on it still works.
     End,
-    /// Receiving failed, by a reset for example. Nothing more comes of this connection (except on a
-    /// datagram socket after ECONNREFUSED, which is about a datagram that was sent earlier).
+    /// Receiving failed, by a reset for example. Nothing more comes of this connection.
+    ///
+    /// A datagram socket goes on after an ICMP answer to a datagram that was sent earlier:
+    /// ECONNREFUSED, EMSGSIZE (path MTU discovery), EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET,
+    /// ENOPROTOOPT, EPROTO, EACCES.
     Failed(io::Error),
 }
 

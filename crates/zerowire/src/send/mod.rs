@@ -81,6 +81,7 @@ pub use orphans::{Orphans, orphans};
 pub use payload::{Payload, Segment};
 pub use segment::longest_segment;
 pub use sender::Sender;
+pub(crate) use socket::errno::is_of_an_earlier;
 pub use ticket::{Completion, Ticket};
 
 use window::Window;

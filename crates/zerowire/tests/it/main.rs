@@ -10,6 +10,7 @@ mod packet_gso;
 mod packet_sink;
 mod packet_truth;
 mod recv_drop;
+mod recv_icmp;
 mod recv_late_error;
 mod recv_leases;
 mod recv_listen;

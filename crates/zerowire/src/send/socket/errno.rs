@@ -17,7 +17,7 @@ pub(in crate::send) fn tells_of_full_queues(socket: impl AsFd) -> bool {
 /// Whether an error may belong to an earlier datagram, to which an ICMP answer came
 /// (`icmp_err_convert`, net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel reports it to one call,
 /// whatever this call sends, and forgets it.
-pub(in crate::send) fn is_of_an_earlier(errno: i32) -> bool {
+pub(crate) fn is_of_an_earlier(errno: i32) -> bool {
     matches!(
         errno,
         libc::ECONNREFUSED
