@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Endpoint, Paths, RosterConfig, SocketAccess, StartError, check_names, normal};
+use zerowire_vhost::serve::{
+    Endpoint, Listener, Paths, RosterConfig, SocketAccess, StartError, check_names, normal,
+};
 
 use crate::VsockLimits;
 use crate::connector::with_suffix;
@@ -127,6 +129,8 @@ pub struct VsockConfig {
     pub rates: Limits,
     /// Who may map receive buffers, at the path with `.map` behind it.
     pub map: MapPolicy,
+    /// The socket on which this process is managed: no guest may reach it.
+    pub control: Option<PathBuf>,
 }
 
 impl VsockConfig {
@@ -143,6 +147,7 @@ impl VsockConfig {
             limits: VsockLimits::default(),
             rates: Limits::default(),
             map: MapPolicy::default(),
+            control: None,
         }
     }
 
@@ -157,6 +162,7 @@ impl VsockConfig {
         limits: VsockLimits,
         rates: Limits,
         map: MapPolicy,
+        control: Option<PathBuf>,
     }
 
     fn limit(&self, text: String) -> VsockServerError {
@@ -242,13 +248,51 @@ pub(super) fn check(configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
             paths.claim(path, &c.name)?;
         }
     }
-    check_ports(&paths, configs)
+    check_ports(&paths, configs)?;
+    for control in configs.iter().filter_map(|c| c.control.as_ref()) {
+        check_control(control, &paths, configs)?;
+    }
+    Ok(())
+}
+
+/// Refuses sockets that were handed over, in the order of their VMs, where a guest's connections
+/// arrive.
+///
+/// # Errors
+/// [`VsockServerError::PathOfPort`].
+pub fn check_handed(configs: &[VsockConfig], handed: &[Option<Listener>]) -> Result<(), VsockServerError> {
+    let mut paths = Paths::default();
+    for (c, listener) in configs.iter().zip(handed) {
+        if let Some(path) = listener.as_ref().and_then(Listener::path) {
+            paths.claim(path, &c.name)?;
+        }
+    }
+    check_ports(&paths, &configs.iter().collect::<Vec<_>>())
+}
+
+/// The VMs by their ends on the host.
+fn by_end<'a>(configs: &[&'a VsockConfig]) -> HashMap<PathBuf, &'a String> {
+    configs.iter().map(|c| (normal(&c.uds), &c.name)).collect()
+}
+
+/// Refuses the control socket on a VM's path, and where a guest's connections arrive: the guest
+/// would manage this process.
+fn check_control(control: &Path, paths: &Paths, configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
+    let path = normal(control);
+    if let Some((_, vm)) = paths.iter().find(|(taken, _)| *taken == path) {
+        return Err(VsockServerError::ControlTaken { vm: vm.to_owned(), path });
+    }
+    let ends = by_end(configs);
+    match port_of(&path).and_then(|(uds, port)| Some((ends.get(&uds)?, port))) {
+        None => Ok(()),
+        Some((vm, port)) => Err(VsockServerError::ControlOfPort { vm: (*vm).clone(), port, path }),
+    }
 }
 
 /// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever
 /// its groups are.
 fn check_ports(paths: &Paths, configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
-    let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
+    let ends = by_end(configs);
     let found = paths.iter().filter_map(|(path, vm)| {
         let (uds, port) = port_of(path)?;
         Some((vm, path, *ends.get(&uds)?, port))

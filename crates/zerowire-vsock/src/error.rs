@@ -69,6 +69,28 @@ pub enum VsockServerError {
         /// The path.
         path: PathBuf,
     },
+    /// A socket of a VM on the control socket's path.
+    #[error("VM {vm}: socket path {} is the control socket's (--control): give another one", path.display())]
+    ControlTaken {
+        /// The VM.
+        vm: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// The control socket where a guest's connection to a port of the host arrives.
+    #[error(
+        "VM {vm}: the control socket {} is where connections of its guest to port {port} arrive (its --uds and _PORT), so the \
+         guest would manage this process: give --control or --uds another path, such as one in a directory of its own",
+        path.display()
+    )]
+    ControlOfPort {
+        /// The VM.
+        vm: String,
+        /// The port.
+        port: u32,
+        /// The path.
+        path: PathBuf,
+    },
 }
 
 impl ServerRefusal for VsockServerError {
@@ -76,7 +98,11 @@ impl ServerRefusal for VsockServerError {
         match self {
             Self::Start(e) => e.kind(),
             Self::Cid { .. } => RefusalKind::Malformed,
-            Self::CidTaken { .. } | Self::Apart { .. } | Self::PathOfPort { .. } => RefusalKind::Conflict,
+            Self::CidTaken { .. }
+            | Self::Apart { .. }
+            | Self::PathOfPort { .. }
+            | Self::ControlTaken { .. }
+            | Self::ControlOfPort { .. } => RefusalKind::Conflict,
             Self::Process { .. } => RefusalKind::Passing,
         }
     }

@@ -14,7 +14,7 @@ use zerowire_vhost::serve::{
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
-use crate::config::{VsockConfig, check, connected_order};
+use crate::config::{VsockConfig, check, check_handed, connected_order};
 use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, OwnSockets, PathConnector};
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
@@ -231,23 +231,26 @@ impl VsockServer {
     /// [`StartError::PathTaken`] and [`StartError::Limit`] for configurations that can't work;
     /// [`StartError::Listen`] and [`StartError::Resources`] for what the system refuses.
     pub fn start(configs: Vec<VsockConfig>) -> Result<Self, VsockServerError> {
-        Self::start_captured(configs, None)
+        Self::start_captured(configs, None, OwnSockets::default())
     }
 
-    /// The same; the packets of all VMs go to a capture as well, if there is one.
+    /// The same; the packets of all VMs go to a capture as well, if there is one. Guests reach none
+    /// of the `own` sockets.
     ///
     /// # Errors
     /// As for [`Self::start`].
     pub fn start_captured(
         mut configs: Vec<VsockConfig>,
         capture: Option<Arc<Capture>>,
+        own: OwnSockets,
     ) -> Result<Self, VsockServerError> {
         if configs.is_empty() {
             return Err(StartError::Count(0).into());
         }
-        let server = Self::empty_captured(capture);
+        let server = Self::empty_captured(capture, own);
         server.enter(&mut configs)?;
         let mut inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        check_handed(&configs, &inherited)?;
         for i in connected_order(&configs, &[]) {
             server.parts.open(&configs[i], inherited[i].take())?;
         }
@@ -313,9 +316,9 @@ impl VsockServer {
     }
 
     /// A server without VMs. [`Self::add`] adds them; their packets go to a capture as well, if
-    /// there is one.
-    pub fn empty_captured(capture: Option<Arc<Capture>>) -> Self {
-        let parts = VsockParts { capture: Arc::new(Mutex::new(capture)), ..VsockParts::default() };
+    /// there is one. Guests reach none of the `own` sockets.
+    pub fn empty_captured(capture: Option<Arc<Capture>>, own: OwnSockets) -> Self {
+        let parts = VsockParts { capture: Arc::new(Mutex::new(capture)), own, ..VsockParts::default() };
         Self { parts, start: Instant::now() }
     }
 

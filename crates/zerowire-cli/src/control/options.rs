@@ -55,16 +55,24 @@ impl ControlArgs {
         self.pcap_dir.as_deref()
     }
 
-    /// Opens what was asked for. It closes when the value is dropped.
-    pub fn start<M: Manage>(&self, manage: &Arc<M>) -> Result<Vec<Service>> {
+    /// The control socket's path, if there is to be one.
+    pub fn path(&self) -> Option<&Path> {
+        self.control.as_deref()
+    }
+
+    /// Makes the control socket. Clients wait until [`Self::start`].
+    pub fn bind(&self) -> Result<Option<ControlSocket>> {
+        let access =
+            SocketAccess { owner: self.control_owner, group: self.control_group, mode: self.control_mode };
+        let bound = self.path().map(|path| ControlSocket::bind(path, &access));
+        bound.transpose().context("--control")
+    }
+
+    /// Answers clients of the control socket, and opens what else was asked for. It closes when the
+    /// value is dropped.
+    pub fn start<M: Manage>(&self, socket: Option<ControlSocket>, manage: &Arc<M>) -> Result<Vec<Service>> {
         let mut doors = Vec::new();
-        if let Some(path) = &self.control {
-            let access = SocketAccess {
-                owner: self.control_owner,
-                group: self.control_group,
-                mode: self.control_mode,
-            };
-            let socket = ControlSocket::bind(path, &access).context("--control")?;
+        if let Some((socket, path)) = socket.zip(self.path()) {
             let api = Arc::new(Api::new(manage.clone()));
             doors.push(Service::start("control", ControlListener::Control(socket), api)?);
             tracing::info!("control socket at {}", path.display());

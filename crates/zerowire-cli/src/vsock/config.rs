@@ -1,6 +1,6 @@
 //! From arguments and files to VMs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
@@ -27,6 +27,7 @@ pub(super) struct Defaults {
     uds_access: SocketAccess,
     limits: VsockLimits,
     map: MapPolicy,
+    control: Option<PathBuf>,
 }
 
 impl Defaults {
@@ -36,6 +37,7 @@ impl Defaults {
             uds_access: args.uds_access.into(),
             limits: args.limits.into(),
             map: args.map.policy()?,
+            control: args.control.path().map(Path::to_owned),
         })
     }
 
@@ -43,7 +45,8 @@ impl Defaults {
     fn complete(&self, vm: VsockConfig) -> VsockConfig {
         let (access, uds_access) =
             (access::or(vm.access, self.access), access::or(vm.uds_access, self.uds_access));
-        vm.access(access).uds_access(uds_access).limits(self.limits).map(self.map.clone())
+        let vm = vm.access(access).uds_access(uds_access).limits(self.limits).map(self.map.clone());
+        vm.control(self.control.clone())
     }
 
     /// A VM of the file, of `--vm` or of the control socket.

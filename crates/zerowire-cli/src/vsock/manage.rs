@@ -31,7 +31,9 @@ impl From<VsockServerError> for ManageError {
             VsockServerError::Start(e) => e.into(),
             VsockServerError::Cid { .. } | VsockServerError::CidTaken { .. } => refused.of_key("cid"),
             VsockServerError::Apart { .. } => refused.of_key("groups"),
-            VsockServerError::PathOfPort { .. } => refused.of_key("uds"),
+            VsockServerError::PathOfPort { .. } | VsockServerError::ControlOfPort { .. } => {
+                refused.of_key("uds")
+            }
             _ => refused,
         }
     }
@@ -126,7 +128,7 @@ fn socket_key(e: &VsockServerError, socket: &Path) -> Option<&'static str> {
     let path = match e {
         VsockServerError::Start(StartError::PathTaken { path, .. }) => path,
         VsockServerError::Start(StartError::Listen { cause, .. }) => cause.path()?,
-        VsockServerError::PathOfPort { path, .. } => path,
+        VsockServerError::PathOfPort { path, .. } | VsockServerError::ControlTaken { path, .. } => path,
         _ => return None,
     };
     Some(if path == socket { "socket" } else { "uds" })

@@ -8,7 +8,7 @@ mod report;
 mod sandbox;
 mod start;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use clap::Args;
 use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
 use zerowire_vhost::serve::ChangeTurn;
-use zerowire_vsock::{VsockFleet, VsockServer};
+use zerowire_vsock::{OwnSockets, VsockFleet, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 pub use self::sandbox::child as confined_child;
@@ -136,20 +136,24 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     // The text of these errors says all of their sources.
     let capture = pcap::start(captured.as_ref())?;
     drop(reader);
+    // Before there is a guest that could reach it.
+    let control = args.control.bind()?;
+    let own = OwnSockets::default();
+    let _entry = own.enter(&args.control.path().map(Path::to_owned).into_iter().collect::<Vec<_>>());
     let refused = |e| serving::refused(&args.config, &e);
     let server: Arc<dyn VsockFleet> = if is_confined {
         let (owner, level) = (args.sandbox.owner(), logging::effective_level(log));
-        Arc::new(VsockSupervisor::start(vms, owner, &level, capture).map_err(refused)?)
+        Arc::new(VsockSupervisor::start(vms, owner, &level, capture, own).map_err(refused)?)
     } else {
         let server = match vms.is_empty() {
-            true => Ok(VsockServer::empty_captured(capture)),
-            false => VsockServer::start_captured(vms, capture),
+            true => Ok(VsockServer::empty_captured(capture, own)),
+            false => VsockServer::start_captured(vms, capture, own),
         };
         Arc::new(server.map_err(refused)?)
     };
     start::tell(&*server, &names, limit);
     let managed = Arc::new(manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir()));
-    let doors = args.control.start(&managed)?;
+    let doors = args.control.start(control, &managed)?;
     let wording = |stats: &_| serving::wording(stats, args.json, report::table);
     let printer = args.pcap.printer();
     serving::serve(&signals, lasting, &server, doors, printer, wording, || {

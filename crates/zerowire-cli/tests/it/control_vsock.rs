@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use zerowire_guest::vsock::HOST_CID;
 
-use crate::support::control::{Controlled, dial, say};
+use crate::support::control::{Controlled, ask, dial, say};
 use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
 use crate::support::processes::{ProcessTree, children, held, is_served};
 use crate::support::vsock::{Guest, reach};
@@ -16,6 +17,7 @@ in_both_modes! {
     each_route_does_what_it_says
     limits_change_and_nothing_else_does
     a_bad_request_changes_nothing_and_says_what_and_where
+    no_guest_manages_the_program
     captures_begin_and_end_while_vms_run
     ctl_and_top_work_on_it
     vms_that_come_and_go_leave_nothing_behind
@@ -198,6 +200,41 @@ fn a_bad_request_changes_nothing_and_says_what_and_where(mode: Mode) {
     assert!(server.ask("PUT", "/vms/new", &no_uds).1.contains("missing field `uds`"));
     assert_eq!(std::fs::read_to_string(server.path("file")).expect("still there"), "precious");
     add(&server, "new", 4);
+}
+
+/// The control socket lies at no port of a guest's: not at the start, not of a VM that comes, and
+/// not by a link.
+fn no_guest_manages_the_program(mode: Mode) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let config = file(dir.path(), &[("c", 5, "")]);
+    for (control, words) in [("c_22", "its guest to port 22"), ("c", "is the control socket's")] {
+        let control = at(control).display().to_string();
+        let args = [&["--config", &config, "--control", &control], mode].concat();
+        let (code, _, log) = Program::vsock(&args, Restrict::default()).result();
+        assert!(code == 2 && log.contains("VM c: ") && log.contains(words), "{code} {log}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("the folder").count(), 1, "the file alone is left");
+    }
+
+    let control = at("new_22");
+    let path = control.display().to_string();
+    let args = [&["--config", &config, "--control", &path], mode].concat();
+    let program = Program::vsock(&args, Restrict::default());
+    program.wait_log("control socket at");
+    let put = ask(&control, "PUT", "/vms/new", &table(dir.path(), "new", 6).to_string());
+    let said: Value = serde_json::from_str(&put.1).expect("JSON");
+    assert_eq!((put.0, said["pointer"].as_str()), (409, Some("/uds")), "{said}");
+    file(dir.path(), &[("new", 6, "")]);
+    program.signal(libc::SIGHUP);
+    program.wait_log("nothing has changed");
+    assert!(program.log().contains("its guest to port 22"), "{}", program.log());
+    assert!(at("c").exists() && !at("new").exists());
+
+    let mut guest = Guest::start(&at("c.s"));
+    std::os::unix::fs::symlink(&control, at("c_6000")).expect("a link");
+    assert_eq!(guest.connect(HOST_CID, 6000), None, "nobody listens there");
+    drop(guest);
+    program.stop();
 }
 
 fn captures_begin_and_end_while_vms_run(mode: Mode) {

@@ -28,6 +28,7 @@ in_both_modes! {
     mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log
     vms_of_a_file_reach_those_of_their_group
     a_listening_socket_can_be_handed_over
+    a_socket_at_a_guests_port_can_not_be_handed_over
     a_program_that_is_killed_and_started_again_serves_again
 }
 
@@ -347,6 +348,16 @@ fn a_listening_socket_can_be_handed_over(mode: Mode) {
     program.stop();
     assert!(dir.path("s").exists(), "the socket is not the program's to remove");
     assert!(!dir.path("u").exists(), "this one is");
+}
+
+fn a_socket_at_a_guests_port_can_not_be_handed_over(mode: Mode) {
+    let dir = Dir::new(mode);
+    let listener = UnixListener::bind(dir.path("u_7")).expect("a socket");
+    let restrict = Restrict { fd: Some(listener.as_raw_fd()), ..Restrict::default() };
+    let args = ["--fd", &HANDED_FD.to_string(), "--cid", "3", "--uds", &dir.text("u")];
+    let (code, _, log) = Program::vsock(&[&args, mode].concat(), restrict).result();
+    assert!(code == 2 && log.contains("VM vm0's guest to port 7"), "{code} {log}");
+    assert!(!dir.path("u").exists(), "nothing is left");
 }
 
 fn a_program_that_is_killed_and_started_again_serves_again(mode: Mode) {

@@ -96,6 +96,21 @@ fn no_socket_lies_where_a_guests_connections_arrive() {
     }
 }
 
+/// Nor may the control socket lie there, nor on a VM's path.
+#[test]
+fn no_guest_reaches_the_control_socket() {
+    let with = |control: &str| one(|c| c.control = Some(control.into()));
+    let e = error(with("/run/./a.vsock_22"));
+    for word in ["VM a", "control socket /run/a.vsock_22", "port 22", "--uds", "--control", "directory"] {
+        assert!(e.contains(word), "no '{word}' in {e}");
+    }
+    for path in ["/run/a.vsock", "/run//a.vhost", "/run/a.vsock.map"] {
+        let e = error(with(path));
+        assert!(e.contains("VM a") && e.contains("is the control socket's"), "{e}");
+    }
+    check_vms(&mut with("/run/a.vsock_022")).expect("no port is written like this");
+}
+
 #[test]
 fn counts_and_limits_are_bounded() {
     assert!(error(Vec::new()).starts_with("0 VMs"));

@@ -63,7 +63,7 @@ fn a_vm_that_can_not_be_added_later_leaves_the_one_before() {
 #[test]
 fn a_vm_that_is_added_later_comes_at_once_where_none_has_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
-    let server = VsockServer::empty_captured(None);
+    let server = VsockServer::empty_captured(None, OwnSockets::default());
     server.add_later(vm(dir.path(), 3)).expect("a VM");
     assert_eq!(cids(&server), [(3, VmState::Running)]);
 }

@@ -15,7 +15,7 @@ use zerowire_guest::vsock::{
     ConnId, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestMemory, VhostUser};
-use zerowire_vsock::{HostKeeper, HostSockets, VsockConfig, VsockServer, VsockVmStats};
+use zerowire_vsock::{HostKeeper, HostSockets, OwnSockets, VsockConfig, VsockServer, VsockVmStats};
 
 pub use vm::Vm;
 use vm::{config, handed};
@@ -47,14 +47,15 @@ impl VsockBackend {
 
     fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<Arc<Capture>>) -> Self {
         let configs = Self::configs(&dir, vms).collect();
-        let server = VsockServer::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));
+        let server = VsockServer::start_captured(configs, capture, OwnSockets::default())
+            .unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir, sockets: Vec::new() }
     }
 
     /// Without VMs.
     pub fn empty() -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        Self { server: VsockServer::empty_captured(None), dir, sockets: Vec::new() }
+        Self { server: VsockServer::empty_captured(None, OwnSockets::default()), dir, sockets: Vec::new() }
     }
 
     /// The configuration of a VM that may be added.

@@ -3,7 +3,8 @@ use super::*;
 /// The VM of `--vm`.
 fn vm_of(text: &str) -> Result<VsockConfig> {
     let (access, uds_access) = (SocketAccess::default(), SocketAccess::default());
-    let defaults = Defaults { access, uds_access, limits: VsockLimits::default(), map: MapPolicy::default() };
+    let (limits, map, control) = (VsockLimits::default(), MapPolicy::default(), Some("/run/control".into()));
+    let defaults = Defaults { access, uds_access, limits, map, control };
     parse_vm(text).and_then(|(name, vm)| Ok(defaults.vm(&name, vm)?))
 }
 

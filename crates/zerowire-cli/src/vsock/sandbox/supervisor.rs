@@ -15,7 +15,7 @@ use zerowire_confine::Owner;
 use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, VmFleet, VmTurn, inherit};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
-    VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
+    VsockServerStats, VsockVmInfo, VsockVmStats, check_handed, check_vms, group_sets,
 };
 
 use super::changes::{CaptureChange, JoinRefusal};
@@ -39,19 +39,21 @@ pub(in crate::vsock) struct VsockSupervisor {
 
 impl VsockSupervisor {
     /// Opens all sockets and starts the children, which log at level `log`. On an error nothing is
-    /// left behind.
+    /// left behind. Guests reach none of the `own` sockets.
     pub(in crate::vsock) fn start(
         mut configs: Vec<VsockConfig>,
         owner: Owner,
         log: &str,
         capture: Option<Arc<Capture>>,
+        own: OwnSockets,
     ) -> Result<Self, VsockServerError> {
         check_vms(&mut configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        check_handed(&configs, &inherited)?;
         let roster = Arc::new(VsockRoster::new(capture.clone()));
         let (log, cpu) = (log.to_owned(), CpuSum::default());
         let common = GroupCommon { owner, log, roster: Arc::downgrade(&roster), cpu };
-        let supervisor = Self { roster, common, own: OwnSockets::default(), start: Instant::now() };
+        let supervisor = Self { roster, common, own, start: Instant::now() };
         let sets = group_sets(configs.iter());
         let opened = configs.into_iter().zip(inherited).zip(1..).map(|((config, inherited), number)| {
             let open = supervisor.open(&config, inherited)?;
@@ -288,8 +290,8 @@ mod tests {
         };
         let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
         let groups = [group(dir.path(), 0), VsockGroup::new(vec![c], common)];
-        let supervisor =
-            VsockSupervisor::start(Vec::new(), Owner { user: 65534, group: 65534 }, "info", None);
+        let (owner, own) = (Owner { user: 65534, group: 65534 }, OwnSockets::default());
+        let supervisor = VsockSupervisor::start(Vec::new(), owner, "info", None, own);
         let supervisor = supervisor.expect("no VMs");
         let [(first, of_both), (second, of_c)] = groups.map(|group| {
             let (keeper, child) = Keeper::played(group);
