@@ -104,6 +104,9 @@ impl Prepared {
         let listener = Listener::Listening { socket: Some(listener), opener: None };
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
         let mut prepared = Self::new(config, host, listener, capture);
+        if session.is_some() {
+            prepared.vm = prepared.vm.awaiting_session();
+        }
         if let Some(file) = names {
             let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
             let names = ConnectionNames::open(file, config.limits.max_connections, session.is_some());

@@ -129,6 +129,12 @@ impl GroupVm {
         self
     }
 
+    /// With a session that goes on here: programs that connect wait for it.
+    pub(crate) fn awaiting_session(mut self) -> Self {
+        self.doors.await_session = true;
+        self
+    }
+
     /// With packets that go to a capture as well.
     pub(crate) fn with_capture(mut self, interface: Option<&CaptureInterface>) -> Self {
         self.rings.capture = interface.map(PacketCapture::new);

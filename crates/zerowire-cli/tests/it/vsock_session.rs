@@ -10,7 +10,7 @@ use zerowire_guest::VhostUser;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType, VsockDriver, VsockStack};
 
-use crate::support::processes::{kill, wait_idle};
+use crate::support::processes::{kill, runs, wait_idle};
 use crate::support::{PATIENCE, connect, median_within, vsock, wait_until};
 use crate::vsock_sandbox::Scene;
 
@@ -207,6 +207,23 @@ fn connections_work_again_within_50_ms_of_a_death() {
         scene.program.stop();
         gaps
     });
+}
+
+/// The next child does not serve the guest yet when it takes the sockets over.
+#[test]
+fn programs_that_connect_behind_a_death_wait() {
+    let scene = Scene::start(&[("a", "a")], &[]);
+    let mut guest = Guest::start(&scene, "a", Events::Kept);
+    for _ in 0..3 {
+        let child = scene.child_of("a");
+        kill(child, libc::SIGKILL);
+        wait_until("it has ended", || !runs(&child));
+        let (conn, mut stream) = guest.take(&scene);
+        guest.ping(conn, &mut stream);
+        std::thread::sleep(CALM);
+    }
+    drop(guest);
+    scene.program.stop();
 }
 
 /// Two deaths in a row, the second one as soon as the session goes on.

@@ -149,8 +149,9 @@ impl<'a> Session<'a> {
         image: &SessionImage,
     ) -> Result<(Self, MessageSocket), ImageError> {
         let parts = &image.0;
-        let connection = restore_connection(&parts.connection)?;
+        // First: the device hears of a session that can't go on, too.
         let mut session = Self::new(vm);
+        let connection = restore_connection(&parts.connection)?;
         let queues = session.rings.count();
         if parts.rings.len() > queues {
             let text = format!("{} queues, where this device has {queues}", parts.rings.len());

@@ -120,6 +120,9 @@ pub(crate) struct HostSide {
 pub(super) struct Doors {
     /// Where programs ask for what.
     pub(super) listening: Vec<Listening>,
+    /// True: programs wait to be accepted until the session of a process before goes on here, or
+    /// can't.
+    pub(super) await_session: bool,
     pub(super) map_policy: MapPolicy,
     /// Mapped connections that can't be had, for the log.
     pub(super) map_refusals: News,
@@ -138,6 +141,7 @@ impl Doors {
         let HostSide { sockets: HostSockets(listening), connector, map_policy } = host;
         Self {
             listening,
+            await_session: false,
             map_policy,
             map_refusals: News::default(),
             map_delays: News::default(),
@@ -152,6 +156,14 @@ impl Doors {
     pub(super) fn none() -> Self {
         let connector = HostConnector::Paths(PathConnector::new(Path::new(""), OwnSockets::default()));
         Self::new(HostSide { sockets: HostSockets(Vec::new()), connector, map_policy: MapPolicy::default() })
+    }
+
+    /// The session of a process before goes on here, or can't: programs that waited for it are
+    /// accepted.
+    pub(super) fn accept_those_that_wait(&mut self) {
+        if std::mem::take(&mut self.await_session) {
+            self.listening.iter_mut().for_each(|l| l.called = true);
+        }
     }
 
     /// A number for a program that has connected, other than those of the ones before.

@@ -419,6 +419,7 @@ impl RingThread for Loop {
         self.switch.set_gate(v, false);
         self.switch.drop_connections(v);
         let vm = &mut self.switch.vms[v];
+        vm.doors.accept_those_that_wait();
         vm.names.forget_lost();
         (vm.resume, vm.rings.memory) = (None, Arc::default());
     }

@@ -86,6 +86,7 @@ pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
 /// runs: its connections are reset behind the start of its rings, as those of any driver that goes
 /// on.
 pub(super) fn taken_up(vm: &mut GroupVm) {
+    vm.doors.accept_those_that_wait();
     if vm.rings.tx.is_none() {
         return;
     }

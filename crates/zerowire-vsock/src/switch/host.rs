@@ -55,6 +55,9 @@ pub(super) fn take_callers(vm: &mut GroupVm, io: &mut Io) -> bool {
 
 /// Accepts programs at one socket. Returns whether more may wait.
 fn accept(vm: &mut GroupVm, door: Door, io: &mut Io) -> bool {
+    if vm.doors.await_session {
+        return false;
+    }
     for _ in 0..MAX_ACCEPTS {
         let Some(l) = vm.doors.listening.iter().find(|l| l.door == door) else { return false };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
