@@ -144,7 +144,7 @@ fn what_took_the_place_of_a_socket_stays() {
     let listener = || Box::new(Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap()) as Box<dyn Any>;
     let shut = || {
         let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
-        listener.shut();
+        listener.shut().unwrap();
         Box::new(listener) as Box<dyn Any>
     };
     let control = || Box::new(ControlSocket::bind(&path, &OWN).unwrap()) as Box<dyn Any>;
