@@ -123,3 +123,11 @@ fn a_vm_that_comes_drained_lets_no_front_end_in_and_leaves() {
     }
     assert!(front_ends.0.lock().expect("front ends").is_empty(), "nobody was let in");
 }
+
+#[test]
+fn a_server_needs_a_vm_to_start() {
+    let keeper: Arc<dyn HostKeeper> = Arc::<FrontEnds>::default();
+    for server in [VsockServer::start(Vec::new()), VsockServer::start_handed(Vec::new(), &keeper)] {
+        assert!(server.err().expect("none").to_string().starts_with("0 VMs"));
+    }
+}
