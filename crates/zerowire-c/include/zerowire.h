@@ -199,8 +199,8 @@
 
 // A kind of arrival: receiving on this connection failed, see error. Nothing more comes of it. A
 // datagram socket goes on after an ICMP answer to a datagram that was sent earlier: ECONNREFUSED,
-// EMSGSIZE (path MTU discovery), EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET, ENOPROTOOPT, EPROTO,
-// EACCES.
+// EMSGSIZE (path MTU discovery), EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET, ENOPROTOOPT,
+// EPROTO, EACCES.
 #define ZW_ARRIVAL_FAILED 3u
 
 // A kind of arrival: the connection is new, it was accepted from listener. Comes before all else

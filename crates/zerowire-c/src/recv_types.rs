@@ -41,8 +41,8 @@ pub const ZW_ARRIVAL_DATA: u32 = 1u32;
 pub const ZW_ARRIVAL_END: u32 = 2u32;
 /// A kind of arrival: receiving on this connection failed, see error. Nothing more comes of it. A
 /// datagram socket goes on after an ICMP answer to a datagram that was sent earlier: ECONNREFUSED,
-/// EMSGSIZE (path MTU discovery), EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET, ENOPROTOOPT, EPROTO,
-/// EACCES.
+/// EMSGSIZE (path MTU discovery), EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET, ENOPROTOOPT,
+/// EPROTO, EACCES.
 pub const ZW_ARRIVAL_FAILED: u32 = 3u32;
 /// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else
 /// of it.

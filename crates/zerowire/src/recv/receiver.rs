@@ -185,8 +185,8 @@ impl Receiver {
     /// or places for epoll (sysctl fs.epoll.max_user_watches) the receiver tries again a tenth of a
     /// second later.
     ///
-    /// The plain way makes the socket non-blocking, and leaves it so: others may share the open file
-    /// description (dup, fork). Make it blocking only when no receiver has it.
+    /// The plain way makes the socket non-blocking, and leaves it so: others may share the open
+    /// file description (dup, fork). Make it blocking only when no receiver has it.
     ///
     /// # Errors
     /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. With
@@ -209,8 +209,8 @@ impl Receiver {
         Ok(kind)
     }
 
-    /// Gives a listening socket back. Connections that were accepted before stay, or still come. The
-    /// plain way gives it back non-blocking ([`Receiver::listen`]).
+    /// Gives a listening socket back. Connections that were accepted before stay, or still come.
+    /// The plain way gives it back non-blocking ([`Receiver::listen`]).
     ///
     /// # Errors
     /// Unknown listener, wrong thread; it stays.
