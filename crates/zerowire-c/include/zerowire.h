@@ -953,7 +953,7 @@ int zw_receiver_close(struct zw_receiver *receiver);
 // connections. If it returns 0 the descriptor is the library's, which closes it with the receiver;
 // zw_receiver_remove gives it back. After an error it is still yours, open and as it was.
 //
-// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
+// -EBADF; -ENOTSOCK; -EINVAL: it listens; -EMFILE: max_connections.
 int zw_receiver_add(struct zw_receiver *receiver, int fd, uint64_t *connection);
 
 // Takes a listening socket: connections are accepted and added by themselves

@@ -81,7 +81,7 @@ fn zw_receiver_close(receiver: *mut Receiver) -> c_int = close_receiver(receiver
 /// connections. If it returns 0 the descriptor is the library's, which closes it with the receiver;
 /// zw_receiver_remove gives it back. After an error it is still yours, open and as it was.
 ///
-/// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
+/// -EBADF; -ENOTSOCK; -EINVAL: it listens; -EMFILE: max_connections.
 fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, connection: *mut u64) -> c_int
     = add(receiver, fd, connection);
 

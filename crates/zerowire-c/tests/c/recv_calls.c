@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zerowire.h>
@@ -39,6 +40,7 @@ static void options_are_checked(void)
 {
     struct zw_receiver_options options;
     zw_receiver *receiver = NULL;
+    struct rlimit usual, little;
 
     memset(&options, 0, sizeof options);
     CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "zw_receiver_options") != NULL);
@@ -62,6 +64,15 @@ static void options_are_checked(void)
     options.flags = 0;
     options.buffers = 1;
     CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "1 receive buffers") != NULL);
+    /* Buffers that this process may not map. */
+    CHECK(getrlimit(RLIMIT_AS, &usual) == 0);
+    little = usual;
+    little.rlim_cur = (rlim_t)1 << 30;
+    CHECK(setrlimit(RLIMIT_AS, &little) == 0);
+    options.buffer_bytes = 1 << 20;
+    options.buffers = 4096;
+    CHECK(zw_receiver_new(&options, &receiver) == -ENOMEM && strstr(zw_last_error(), "4294967296") != NULL);
+    CHECK(setrlimit(RLIMIT_AS, &usual) == 0);
     CHECK(receiver == NULL);
 }
 
@@ -147,6 +158,9 @@ static void calls(uint32_t backend)
     CHECK(zw_receiver_add(NULL, fd, &connection) == -EINVAL && zw_receiver_listen(NULL, fd, &listener) == -EINVAL);
     CHECK(zw_receiver_listen(receiver, fd, &listener) == -EINVAL && close(fd) == 0);
     CHECK(zw_receiver_listen(receiver, -1, &listener) == -EBADF);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && listen(fd, 1) == 0 && zw_receiver_add(receiver, fd, &connection) == -EINVAL);
+    CHECK(strstr(zw_last_error(), "listens") != NULL && close(fd) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     CHECK(zw_receiver_listen(receiver, pair[1], &listener) == -EINVAL);
     CHECK(zw_receiver_add(receiver, pair[1], &connection) == 0 && zw_receiver_connections(receiver) == 1);

@@ -104,6 +104,9 @@ pub enum RecvError {
     /// No such connection.
     #[error("connection {0} is not in this receiver: it was removed, or belongs to another one")]
     Unknown(ConnectionId),
+    /// A socket that listens was given as a connection.
+    #[error("this socket listens, so nothing can be received on it: give it to listen")]
+    Listening,
     /// Not a socket that listens.
     #[error(
         "this descriptor is no listening socket: call listen(2) first, or add a connected socket with add"
@@ -173,13 +176,16 @@ impl RecvError {
             && matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
     }
 
-    /// The errno behind it, where there is one.
+    /// The errno behind it, or the one that says the same. `None`: the system gave none.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::NotASocket(cause)
             | Self::Accept { cause, .. }
             | Self::System { cause, .. }
             | Self::ZeroCopy { cause, .. } => cause.raw_os_error(),
+            Self::Area(error) => error.errno(),
+            Self::Uring(UringProbeError::Other(cause)) => cause.raw_os_error(),
+            Self::Uring(UringProbeError::Refused(_)) => Some(libc::EPERM),
             Self::Memlock { .. } => Some(libc::ENOMEM),
             Self::WrongThread => Some(libc::EEXIST),
             Self::Unknown(_) | Self::UnknownListener(_) => Some(libc::ENOENT),
@@ -188,14 +194,15 @@ impl RecvError {
             | Self::DmabufNeedsQueue
             | Self::BufferBytes(_)
             | Self::Buffers(_)
+            | Self::Listening
             | Self::NotListening => Some(libc::EINVAL),
-            Self::NotAvailable(_)
+            Self::Uring(UringProbeError::Missing)
+            | Self::NotAvailable(_)
             | Self::NotBuilt { .. }
             | Self::NotShareable
             | Self::OneArea
             | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
             Self::TooManyConnections(_) => Some(libc::EMFILE),
-            Self::Area(_) | Self::Uring(_) => None,
         }
     }
 }

@@ -143,15 +143,15 @@ impl Receiver {
     /// setting of it is changed.
     ///
     /// # Errors
-    /// Not a socket, too many connections, or the system's refusal. With each the socket comes
-    /// back.
+    /// Not a socket, one that listens, too many connections, or the system's refusal. With each the
+    /// socket comes back.
     pub fn add(&mut self, socket: OwnedFd) -> Result<ConnectionId, SocketError<RecvError>> {
         if self.open >= self.max_connections {
             return Err(SocketError { socket, error: RecvError::TooManyConnections(self.open) });
         }
         match kind_of(&socket) {
             Ok(kind) => self.add_kind(socket, kind),
-            Err(e) => Err(SocketError { socket, error: RecvError::NotASocket(e) }),
+            Err(error) => Err(SocketError { socket, error }),
         }
     }
 
@@ -204,7 +204,7 @@ impl Receiver {
         if !rustix::net::sockopt::socket_acceptconn(socket).is_ok_and(|listens| listens) {
             return Err(RecvError::NotListening);
         }
-        let kind = type_of(socket).map_err(RecvError::NotASocket)?;
+        let kind = type_of(socket)?;
         self.engine.listen(index, socket)?;
         Ok(kind)
     }
@@ -449,16 +449,18 @@ pub(super) fn core_on(
     })
 }
 
-fn kind_of(socket: &OwnedFd) -> io::Result<SocketShape> {
-    if rustix::net::sockopt::socket_acceptconn(socket)? {
-        return Err(io::Error::other("it listens: give it to listen"));
+fn kind_of(socket: &OwnedFd) -> Result<SocketShape, RecvError> {
+    let kind = type_of(socket)?;
+    match rustix::net::sockopt::socket_acceptconn(socket) {
+        Ok(true) => Err(RecvError::Listening),
+        _ => Ok(kind),
     }
-    type_of(socket)
 }
 
-fn type_of(socket: impl AsFd) -> io::Result<SocketShape> {
+fn type_of(socket: impl AsFd) -> Result<SocketShape, RecvError> {
     use rustix::net::SocketType;
-    Ok(match rustix::net::sockopt::socket_type(socket)? {
+    let kind = rustix::net::sockopt::socket_type(socket).map_err(|e| RecvError::NotASocket(e.into()))?;
+    Ok(match kind {
         SocketType::STREAM => SocketShape::Stream,
         SocketType::SEQPACKET => SocketShape::Packets,
         _ => SocketShape::Datagram,

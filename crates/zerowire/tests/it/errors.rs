@@ -17,6 +17,23 @@ fn cause() -> io::Error {
     io::ErrorKind::BrokenPipe.into()
 }
 
+/// What a receiver stands on fails: the number is that of the part.
+#[test]
+fn errors_of_a_receivers_parts_have_numbers() {
+    let cause = |errno| io::Error::from_raw_os_error(errno);
+    let errors: [(RecvError, i32); 6] = [
+        (AreaError::Map { len: 1, cause: cause(libc::ENOMEM) }.into(), libc::ENOMEM),
+        (AreaError::HugePages { pages: 1, free: "0".to_owned() }.into(), libc::ENOMEM),
+        (AreaError::Buffers(0).into(), libc::EINVAL),
+        (UringProbeError::Missing.into(), libc::EOPNOTSUPP),
+        (UringProbeError::Refused("2".to_owned()).into(), libc::EPERM),
+        (UringProbeError::Other(cause(libc::EMFILE)).into(), libc::EMFILE),
+    ];
+    for (error, errno) in errors {
+        assert_eq!(error.errno(), Some(errno), "{error}");
+    }
+}
+
 #[test]
 fn no_cause_is_told_twice() {
     let interface = || "eth7".to_owned();

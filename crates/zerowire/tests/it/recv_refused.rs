@@ -19,7 +19,9 @@ fn receive_something(mut r: Receiver) {
 
 #[test]
 fn a_filter_that_refuses_io_uring() {
-    for (errno, word) in [(libc::EPERM, "EPERM"), (libc::ENOSYS, "ENOSYS")] {
+    for (errno, word, told) in
+        [(libc::EPERM, "EPERM", libc::EPERM), (libc::ENOSYS, "ENOSYS", libc::EOPNOTSUPP)]
+    {
         std::thread::spawn(move || {
             refuse(libc::SYS_io_uring_setup, errno);
             let r = Receiver::new(RecvOptions::default()).unwrap();
@@ -28,6 +30,7 @@ fn a_filter_that_refuses_io_uring() {
             receive_something(r);
             let e = Receiver::new(RecvOptions::default().backend(RecvBackend::Multishot)).unwrap_err();
             assert!(matches!(e, RecvError::Uring(_)) && e.to_string().contains(word), "{e}");
+            assert_eq!(e.errno(), Some(told));
         })
         .join()
         .unwrap();
