@@ -11,7 +11,7 @@ use crate::support::control::{Controlled, ask, dial, say};
 use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
 use crate::support::processes::{ProcessTree, children, held, is_served};
 use crate::support::vsock::{Guest, reach};
-use crate::support::{Program, Restrict, wait_until};
+use crate::support::{Program, Restrict, is_refused, wait_until};
 
 in_both_modes! {
     each_route_does_what_it_says
@@ -99,6 +99,7 @@ fn each_route_does_what_it_says(mode: Mode) {
     let mut a = guest(&server, "a");
     assert_eq!(server.ask("POST", "/vms/another%20name/drain", "").0, 202);
     assert_eq!(server.json("/vms/another%20name")["state"], "draining");
+    wait_until("others are refused", || is_refused(&server.path("a.s")));
     let (conn, mut stream) = a.open(&server.path("a"), 1001);
     a.ping(conn, &mut stream);
     drop(a);

@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill, runs, status};
 use crate::support::{
-    Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, median_within, wait_until,
+    Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, is_refused, median_within,
+    wait_until,
 };
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
@@ -260,6 +261,11 @@ fn vms_come_and_go_by_the_control_socket() {
         assert_eq!((&shown["connected"], &shown["statistics"]["connections"]), (&true.into(), &1.into()));
         assert_eq!(server.ask("POST", "/vms/zwcome/drain", "").0, 202);
         assert_eq!(server.json("/vms/zwcome")["state"], "draining");
+        assert!(is_refused(&server.path("zwcome")), "others are refused");
+        // The next child has the front end, and no other one comes to it.
+        kill(child(&server.program), libc::SIGKILL);
+        server.program.wait_log("goes on with the session of a process before");
+        assert!(is_refused(&server.path("zwcome")));
         guest.ping(&mut Peer::new("zwcome"));
         drop(guest);
         wait_until("it is gone", || server.names().is_empty());

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
@@ -291,20 +292,21 @@ impl Listener {
         }
     }
 
-    /// The next connection if there is one.
+    /// The next connection if there is one. Nobody listens any more where another process has had
+    /// its copy [refuse](Self::refuse).
     pub fn accept(&mut self) -> io::Result<Option<UnixStream>> {
-        match self {
-            Self::Listening { socket: None, .. } => Ok(None),
-            Self::Listening { socket: Some(socket), .. } => match socket.accept() {
-                Ok((s, _)) => Ok(Some(s)),
-                Err(e)
-                    if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
-                {
-                    Ok(None)
-                }
-                Err(e) => Err(e),
-            },
-            Self::Connected(s) => Ok(s.take()),
+        let listening = match self {
+            Self::Listening { socket, .. } => socket,
+            Self::Connected(stream) => return Ok(stream.take()),
+        };
+        match listening.as_ref().map(UnixListener::accept).transpose() {
+            Ok(accepted) => Ok(accepted.map(|(stream, _)| stream)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
+                // Who waits on it would be woken for ever.
+                listening.take_if(|socket| is_shut(socket));
+                Ok(None)
+            }
+            Err(e) => Err(e),
         }
     }
 
@@ -333,6 +335,16 @@ impl Listener {
             SocketOpener::Keeper { .. } => {}
         }
         Ok(())
+    }
+
+    /// Refuses connections from now on, of all processes that have a copy of the socket; those that
+    /// wait to be accepted end. For a socket that was made here: another one is its maker's.
+    pub fn refuse(&self) {
+        if let Self::Listening { socket: Some(socket), opener: Some(SocketOpener::Own(_)) } = self {
+            // On a unix socket this fails of none that listens.
+            let _ = rustix::net::shutdown(socket, Shutdown::Read);
+            while socket.accept().is_ok() {}
+        }
     }
 
     /// Takes no connection any more; those that wait to be accepted end. The file stays until this
@@ -368,6 +380,13 @@ impl Listener {
         *socket = Some(opened.into());
         Ok(())
     }
+}
+
+/// Whether a socket takes no connection any more.
+fn is_shut(socket: &UnixListener) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let polled = poll(&mut fds, Some(&Timespec::default()));
+    polled.is_ok() && fds[0].revents().contains(PollFlags::RDHUP)
 }
 
 #[cfg(test)]

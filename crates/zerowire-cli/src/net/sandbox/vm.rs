@@ -328,7 +328,11 @@ impl NetVm {
                 Err(format!("it takes no order now: {e}: try again"))
             }
             // One that has ended is followed by one that knows it from the start.
-            _ => Ok(()),
+            _ => {
+                // The child has a copy of the socket.
+                lock(&self.listener).refuse();
+                Ok(())
+            }
         }
     }
 

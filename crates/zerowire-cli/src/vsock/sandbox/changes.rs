@@ -175,7 +175,7 @@ impl Keeper<VsockGroup> {
     /// The present front end of a VM is the last one.
     pub(super) fn drain(&self, vm: &KeptVsock) {
         let mut members = lock(&self.charge.members);
-        lock(&vm.state).drains = true;
+        vm.drain();
         self.order(&mut members, vm.number, VmChange::Drain(vm.number));
     }
 

@@ -142,6 +142,16 @@ impl KeptVsock {
         Ok((Box::new(VmSetup::of(self.number, &config, snaplen, *drains)), fds))
     }
 
+    /// Its present front end is the last one: others are refused. The child has a copy of the
+    /// socket.
+    pub(super) fn drain(&self) {
+        let mut state = lock(&self.state);
+        state.drains = true;
+        if let Some(open) = &state.open {
+            open.listener.refuse();
+        }
+    }
+
     /// Whether it is being removed, and no further child gets it.
     pub(super) fn leaves(&self) -> bool {
         lock(&self.state).leaves

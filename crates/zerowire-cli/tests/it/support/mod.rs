@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-pub use program::{HANDED_FD, Program, Restrict, connect};
+pub use program::{HANDED_FD, Program, Restrict, connect, is_refused};
 pub use zerowire_testkit::net::{Peer, in_netns, interface, tap};
 pub use zerowire_testkit::{PATIENCE, frames, measure_until, median_within, wait_until};
 

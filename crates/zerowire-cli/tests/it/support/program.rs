@@ -171,6 +171,12 @@ impl Drop for Program {
     }
 }
 
+/// Whether nobody listens at a socket, which is there.
+pub fn is_refused(path: &std::path::Path) -> bool {
+    let connected = std::os::unix::net::UnixStream::connect(path);
+    connected.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
 /// Connects to a socket, waiting until somebody listens.
 pub fn connect(path: &std::path::Path) -> VhostUser {
     VhostUser::connect(path, PATIENCE).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

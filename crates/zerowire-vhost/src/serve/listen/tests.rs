@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::io::Read;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
@@ -167,6 +168,27 @@ fn what_took_the_place_of_a_socket_stays() {
         std::fs::remove_file(&path).unwrap();
         drop(make());
     }
+}
+
+/// As the sockets of a VM whose child has a copy.
+#[test]
+fn a_listener_that_refuses_does_so_for_all_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+    let mut copy = Listener::of(listener.socket().unwrap().try_clone_to_owned().unwrap()).unwrap();
+    let connect = || UnixStream::connect(&path);
+    let (_first, mut waits) = (connect().unwrap(), connect().unwrap());
+    assert!(copy.accept().unwrap().is_some());
+    copy.refuse();
+    let _third = connect().expect("the socket is not the copy's to shut");
+    listener.refuse();
+    assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(waits.read(&mut [0]).ok(), Some(0), "it ends");
+    assert!(copy.accept().unwrap().is_none() && copy.poll_fd().is_none(), "nothing is waited for");
+    // The next child's.
+    let mut next = Listener::of(listener.socket().unwrap().try_clone_to_owned().unwrap()).unwrap();
+    assert!(next.is_lasting() && next.accept().unwrap().is_none());
 }
 
 #[test]
