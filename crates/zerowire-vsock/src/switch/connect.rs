@@ -158,15 +158,22 @@ pub(super) fn offer(
 }
 
 /// The guest accepted an offer.
-pub(super) fn accepted(vm: &mut GroupVm, slot: u32, watch: &Watch) -> Fate {
+pub(super) fn accepted(vm: &mut GroupVm, slot: u32, io: &Io) -> Fate {
     let Some(mut at) = vm.current(slot) else { return Fate::Stays };
     if let End::Sibling { .. } = at.c.end {
         at.count_opened();
         return Fate::Stays;
     }
     let welcome = match at.c.mapped().and_then(|mapped| mapped.take_asked()) {
-        Some(asked) => mapped::welcome(vm, slot, *asked, watch),
-        None => at.welcome(),
+        Some(asked) => mapped::welcome(vm, slot, *asked, &io.watch),
+        None => match at.welcome() {
+            // It reads nothing any more. What it sent behind its line goes to the guest.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                at.count_opened();
+                return at.host_refuses(&e, &io.timers);
+            }
+            welcome => welcome,
+        },
     };
     match welcome {
         Ok(()) => {

@@ -280,7 +280,7 @@ fn control(vm: &mut GroupVm, slot: u32, verdict: Verdict, rest: &mut Rest<'_>) {
             at.mark_ready();
             Fate::Stays
         }
-        Verdict::Accepted => accepted(vm, slot, &rest.io.watch),
+        Verdict::Accepted => accepted(vm, slot, rest.io),
         Verdict::Shut(shut) => {
             let (tells, fate) = at.c.guest_shut(shut, || rest.io.timers.now());
             if tells {

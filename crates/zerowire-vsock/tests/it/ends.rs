@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use crate::support::vsock::{
-    Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end, try_accept,
+    Guest, Messages, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end, try_accept,
 };
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
@@ -366,6 +366,34 @@ fn a_host_program_may_send_before_it_is_answered() {
     guest.ping(conn, &mut stream);
     guest.stack.abort(conn).expect("sound");
     assert_eq!(guest.with_host(|| stream.read_to_end(&mut Vec::new())).expect("the end"), 0);
+}
+
+/// It has left when the guest accepts. The guest gets what it sent, and then the end.
+#[test]
+fn a_host_program_may_leave_before_it_is_answered() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    guest.stack.listen(80, SocketType::Stream);
+    guest.stack.listen(81, SocketType::SeqPacket);
+    for bytes in [pattern(100_000, 1), Vec::new()] {
+        let mut stream = backend.dial("vm", 80);
+        stream.write_all(&bytes).expect("room");
+        drop(stream);
+        let conn = guest.accept(80);
+        assert!(guest.recv_to_end(conn) == bytes);
+        let _ = guest.stack.close(conn);
+        assert_eq!(guest.ended(conn), ConnState::Closed);
+    }
+    let messages = Messages::connect(&backend.uds("vm").with_extension("seqpacket"));
+    messages.send(b"CONNECT 81\n");
+    messages.send(b"a message");
+    drop(messages);
+    let conn = guest.accept(81);
+    assert_eq!(guest.recv(conn, 9), b"a message");
+    let _ = guest.stack.close(conn);
+    guest.until("the device knows of no connection", |_| backend.stats("vm").totals.connections_open == 0);
+    let totals = backend.stats("vm").totals;
+    assert_eq!((totals.connections_opened, totals.resets, totals.ring_errors), (3, 0, 0));
 }
 
 #[test]
