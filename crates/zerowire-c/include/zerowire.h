@@ -785,7 +785,8 @@ int zw_sender_wait(struct zw_sender *sender, uint32_t ticket, int timeout_ms);
 int zw_sender_wait_any(struct zw_sender *sender, int timeout_ms);
 
 // Waits until everything is sent, and all memory is back. timeout_ms as in zw_sender_wait;
-// -ETIMEDOUT.
+// -ETIMEDOUT. -EPIPE, once: a TCP connection ended before the peer's kernel had acknowledged
+// everything. 0 doesn't say that the peer's program has read it.
 int zw_sender_wait_all(struct zw_sender *sender, int timeout_ms);
 
 // Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is

@@ -239,7 +239,8 @@ fn zw_sender_wait_any(sender: *mut Sender, timeout_ms: c_int) -> c_int
     = (|s: &mut Sender, limit: Duration| Ok(s.told()?.wait_any(limit)?))(sender, timeout_ms);
 
 /// Waits until everything is sent, and all memory is back. timeout_ms as in zw_sender_wait;
-/// -ETIMEDOUT.
+/// -ETIMEDOUT. -EPIPE, once: a TCP connection ended before the peer's kernel had acknowledged
+/// everything. 0 doesn't say that the peer's program has read it.
 fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_int) -> c_int
     = (|s: &mut Sender, limit: Duration| Ok(s.told()?.wait_all(limit)?))(sender, timeout_ms);
 

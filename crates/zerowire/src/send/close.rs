@@ -19,8 +19,9 @@ pub enum Close {
 /// What a sender left behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// Payloads that were not back in time: a reset connection gave them up, or they are still
-    /// queued.
+    /// Payloads that were not back in time: the sender reset their connection, or they are still
+    /// queued. Those that a reset by the peer gave back are not among them: see
+    /// [`Sender::close`](super::Sender::close) for its error.
     pub aborted: usize,
     /// Their bytes.
     pub aborted_bytes: usize,

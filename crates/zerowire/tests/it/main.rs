@@ -29,6 +29,7 @@ mod send_limits;
 mod send_many_sockets;
 mod send_memlock;
 mod send_refuses_loans;
+mod send_reset;
 mod send_second_sender;
 mod send_segments;
 mod send_segments_truth;

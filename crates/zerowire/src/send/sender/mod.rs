@@ -79,6 +79,8 @@ pub struct Sender {
     why: String,
     pending: Option<PartSent>,
     blocked: Blocked,
+    /// A call has returned [`SendError::Disconnected`].
+    told_of_end: bool,
     /// What a batch did, kept for its memory.
     sent: Vec<Accepted>,
 }
@@ -150,6 +152,7 @@ impl Sender {
             why,
             pending: None,
             blocked: Blocked::Room,
+            told_of_end: false,
             sent: Vec::new(),
             options,
         })
@@ -268,10 +271,18 @@ impl Sender {
 
     /// Waits until everything that was given is sent, and all memory is back.
     ///
+    /// Over TCP lent memory comes back when the peer's kernel has acknowledged it, or when the
+    /// connection ends without that. A success means the first, unless an earlier call returned
+    /// [`SendError::Disconnected`]. Only the peer can say whether its program has read the bytes.
+    /// Copied bytes may still be on their way. On other sockets memory comes back once it has left,
+    /// which says nothing of the peer.
+    ///
     /// # Errors
-    /// [`SendError::TimedOut`], and those of [`Sender::poll`].
+    /// [`SendError::TimedOut`], and those of [`Sender::poll`]. [`SendError::Disconnected`], once,
+    /// when a TCP connection ended before the peer had acknowledged everything.
     pub fn wait_all(&mut self, timeout: Duration) -> Result<(), SendError> {
-        self.wait_until(Some(timeout), |w| w.outstanding() == 0)
+        self.wait_until(Some(timeout), |w| w.outstanding() == 0)?;
+        self.check_acknowledged()
     }
 
     /// Waits until the memory of one payload more is back; at once when none is out.
@@ -399,7 +410,8 @@ impl Sender {
     ///
     /// # Errors
     /// With [`Close::Drain`] the first error about payloads that were on their way, beside what was
-    /// left. The sender has ended all the same.
+    /// left. As [`Sender::wait_all`], it tells of a TCP connection that ended too early. The sender
+    /// has ended all the same.
     pub fn close(mut self, how: Close) -> Result<Closed, CloseError> {
         let drained = match how {
             Close::Drain(timeout) => self.drain(timeout),

@@ -5,6 +5,7 @@ use super::super::backend::Accepted;
 use super::super::kind::SocketFamily;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
+use super::super::socket::connection::ended_early;
 use super::super::socket::errno::{from_errno, tells_of_full_queues};
 use super::super::{Payload, Refused, SendError, SendWay, Ticket, Window};
 use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender};
@@ -229,7 +230,11 @@ impl Sender {
             Some(libc::ENOBUFS) if self.socket.kind == SocketFamily::Udp => SendError::QueueFull { len },
             // The back end's word for a ring that was closed.
             Some(libc::EBADFD) => SendError::Uring(self.loans.back.describe()),
-            Some(errno) => from_errno(errno),
+            Some(errno) => {
+                let error = from_errno(errno);
+                self.told_of_end |= matches!(error, SendError::Disconnected(_));
+                error
+            }
             None => SendError::System { call: "send", cause: e.kind().into() },
         }
     }
@@ -396,6 +401,18 @@ impl Sender {
         self.loans.update()
     }
 
+    /// Fails, once, if the connection ended before the peer had acknowledged everything: then
+    /// memory is back whose bytes may not have arrived.
+    pub(super) fn check_acknowledged(&mut self) -> Result<(), SendError> {
+        let is_lost = !self.told_of_end
+            && ended_early(self.loans.back.socket(), self.socket)
+                .map_err(SendError::system("getsockopt(TCP_INFO)"))?;
+        if is_lost {
+            return Err(self.error(&io::Error::from_raw_os_error(libc::EPIPE), 0));
+        }
+        Ok(())
+    }
+
     /// Waits for everything, also behind errors; tells the first of them.
     pub(super) fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
         let start = Instant::now();
@@ -422,7 +439,7 @@ impl Sender {
             self.loans.pause(start, Some(timeout), false)?;
             self.progress()?;
         }
-        Ok(())
+        self.check_acknowledged()
     }
 }
 

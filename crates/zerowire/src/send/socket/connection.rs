@@ -2,13 +2,31 @@
 
 use super::super::kind::{SocketFamily, SocketKind};
 use std::io;
-use std::os::fd::OwnedFd;
-use zerowire_sys::socket::{self, Charges};
+use std::os::fd::{AsFd, OwnedFd};
+use zerowire_sys::socket::{self, Charges, get_int, unsent};
+
+/// A TCP connection that has ended (include/net/tcp_states.h).
+const TCP_CLOSE: u8 = 7;
 
 /// Bytes that may still be charged to the socket's send buffer.
 pub(in crate::send) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
     let charges = Charges::of(socket)?;
     Ok(charges.send_buffer().saturating_sub(charges.sending()) as usize)
+}
+
+/// Whether a TCP connection ended before the peer's kernel had acknowledged all bytes. The kernel
+/// keeps its error (SO_ERROR) for a program that reads from the socket, and for which a reset would
+/// otherwise look like the peer's orderly end.
+pub(in crate::send) fn ended_early(socket: impl AsFd, kind: SocketKind) -> io::Result<bool> {
+    if kind.kind != SocketFamily::Tcp || unsent(&socket)? == 0 {
+        return Ok(false);
+    }
+    // `tcpi_state`, the first byte of `struct tcp_info`. The kernel reads it before it takes the
+    // socket's lock (tcp_get_info, net/ipv4/tcp.c). A reset gives memory back under that lock, and
+    // changes the state after that. The first call waits for it, the second reads the new state.
+    let state = || get_int(&socket, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info.to_ne_bytes()[0]);
+    state()?;
+    Ok(state()? == TCP_CLOSE)
 }
 
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.
