@@ -28,6 +28,7 @@ mod send_in_place;
 mod send_limits;
 mod send_many_sockets;
 mod send_memlock;
+mod send_path_mtu;
 mod send_refuses_loans;
 mod send_reset;
 mod send_second_sender;

@@ -212,6 +212,21 @@ impl Lab {
         set(name);
     }
 
+    /// Makes 10.78.0.0/24 a network behind the peer, whose link has this MTU. The peer forwards to
+    /// it, and answers what is too long. No host is there.
+    pub fn behind(&self, mtu: usize) {
+        self.at_peer(|| {
+            run("ip", &["link", "add", "zw2", "mtu", &mtu.to_string(), "type", "ifb"]);
+            run("ip", &["addr", "add", "10.78.0.1/24", "dev", "zw2"]);
+            run("ip", &["link", "set", "zw2", "up"]);
+            for (name, value) in [("ip_forward", "1"), ("icmp_ratelimit", "0")] {
+                let path = format!("/proc/sys/net/ipv4/{name}");
+                std::fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}"));
+            }
+        });
+        run("ip", &["route", "add", "10.78.0.0/24", "via", &THERE_IP.to_string()]);
+    }
+
     /// Sets an interface of the test's side up, and waits until the pair carries frames.
     pub fn up(&self, name: &str) {
         run("ip", &["link", "set", name, "up"]);

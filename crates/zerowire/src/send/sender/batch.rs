@@ -53,12 +53,21 @@ impl Sender {
     ) -> Result<(), SendError> {
         let mut ahead = None;
         let mut blocked_since = None;
+        // The next datagram was called too long. If it goes through, an earlier one was.
+        let mut is_doubtful = false;
         while let Some(first) = payloads.get(*done) {
             let mut asked = ahead.take().unwrap_or_else(|| Ahead::of(self.loans.turn(first.len())));
             let n = self.run_of(&payloads[*done..], &mut asked);
             let turn = asked.turn;
-            let sent = if n > 1 { self.send_run(&mut payloads[*done..*done + n], turn) } else { 0 };
+            let before = is_doubtful;
+            let sent = match n {
+                0 | 1 => 0,
+                _ => self.send_run(&mut payloads[*done..*done + n], turn, &mut is_doubtful),
+            };
             if sent > 0 {
+                if before {
+                    self.count_earlier();
+                }
                 *done += sent;
                 ahead = asked.behind(sent);
                 blocked_since = None;
@@ -68,6 +77,9 @@ impl Sender {
             let first = &mut payloads[*done];
             match self.attempt(std::mem::replace(first, empty()), turn) {
                 Ok(_) => {
+                    if std::mem::take(&mut is_doubtful) {
+                        self.count_earlier();
+                    }
                     *done += 1;
                     ahead = asked.behind(1);
                     blocked_since = None;
@@ -123,13 +135,17 @@ impl Sender {
     }
 
     /// Sends payloads of the same turn; returns how many were taken. None: the caller finds out why
-    /// by sending one alone.
-    fn send_run(&mut self, payloads: &mut [Payload], turn: Decision) -> usize {
+    /// by sending one alone. `is_doubtful`: the one behind those was called too long, which an
+    /// earlier one may have been. (One in pieces may go through when they are gathered.)
+    fn send_run(&mut self, payloads: &mut [Payload], turn: Decision, is_doubtful: &mut bool) -> usize {
         let start = if turn.measure { cpu_ns() } else { 0 };
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
         let result = self.loans.back.submit_many(payloads, turn.way, &mut sent);
         let n = sent.len();
+        let is_too_long = result.as_ref().is_err_and(|e| self.may_be_of_an_earlier(e));
+        let is_whole = payloads.get(n).is_some_and(|p| p.segments().len() == 1);
+        *is_doubtful = is_too_long && is_whole || *is_doubtful && n == 0;
         self.loans.count_calls();
         if turn.measure
             && n > 0
@@ -212,6 +228,8 @@ impl Sender {
                 libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN => DropReason::PortRefused,
                 _ => DropReason::SendFailed,
             });
+        } else if errno == libc::EMSGSIZE {
+            self.count_earlier();
         }
         if (is_lost || is_of_an_earlier(errno)) && self.loans.late.is_none() {
             self.loans.late = Some(match errno {

@@ -9,7 +9,7 @@ use super::super::socket::connection::ended_early;
 use super::super::socket::errno::{from_errno, tells_of_full_queues};
 use super::super::{Payload, Refused, SendError, SendWay, Ticket, Window};
 use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender};
-use crate::ledger::CopyReason;
+use crate::ledger::{CopyReason, DropReason};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Sender {
         if len == 0 && self.socket.stream {
             return Ok((self.loans.window.copied(payload), SendWay::Copy));
         }
-        match self.loans.back.submit(&payload, 0, SendWay::Copy) {
+        match self.submit_copy(&payload) {
             // A ring that failed: the kernel may not have read the bytes yet.
             Ok(sent) if sent.id.is_some() => Ok(self.lent(payload, sent, false)),
             Ok(sent) if sent.bytes >= len => {
@@ -80,6 +80,30 @@ impl Sender {
             }
             Err(e) => Err(self.refuse(payload, &e)),
         }
+    }
+
+    #[inline]
+    fn submit_copy(&mut self, payload: &Payload) -> io::Result<Accepted> {
+        match self.loans.back.submit(payload, 0, SendWay::Copy) {
+            Err(e) if self.may_be_of_an_earlier(&e) => {
+                let sent = self.loans.back.submit(payload, 0, SendWay::Copy)?;
+                self.count_earlier();
+                Ok(sent)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether an error says that a datagram is too long, which may be an earlier one: the path's
+    /// MTU fell, and an ICMP answer came. If the same datagram goes through now, it was.
+    pub(super) fn may_be_of_an_earlier(&self, e: &io::Error) -> bool {
+        e.raw_os_error() == Some(libc::EMSGSIZE) && self.socket.kind == SocketFamily::Udp
+    }
+
+    /// Counts an earlier datagram that the path did not take.
+    #[cold]
+    pub(super) fn count_earlier(&self) {
+        self.loans.counters.dropped(DropReason::TooLong);
     }
 
     #[inline]
@@ -137,7 +161,8 @@ impl Sender {
     }
 
     /// Submits; after an error the queue is read, as the back ends ask for. If that takes something
-    /// back from which a limit is counted, there is another attempt.
+    /// back from which a limit is counted, there is another attempt. So there is after an error
+    /// that may be about an earlier datagram.
     #[inline]
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Accepted> {
         if !self.loans.back.lends_freely() {
@@ -150,14 +175,24 @@ impl Sender {
     }
 
     fn submit_again(&mut self, payload: &Payload, mut e: io::Error) -> io::Result<Accepted> {
+        let is_doubtful = self.may_be_of_an_earlier(&e);
+        let mut is_first = true;
         loop {
             let before = self.loans.window.ids_out();
             self.loans.reap_or_note();
-            if !is_limit(&e) || self.loans.window.ids_out() >= before {
+            let is_relieved = is_limit(&e) && self.loans.window.ids_out() < before;
+            let may_help = is_relieved || is_doubtful && is_first;
+            if !may_help {
                 return Err(e);
             }
+            is_first = false;
             match self.loans.back.submit(payload, 0, SendWay::Lend) {
-                Ok(sent) => return Ok(sent),
+                Ok(sent) => {
+                    if is_doubtful {
+                        self.count_earlier();
+                    }
+                    return Ok(sent);
+                }
                 Err(again) => e = again,
             }
         }
