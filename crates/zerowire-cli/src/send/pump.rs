@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd as _;
+use zerowire::ledger::DropReason;
 use zerowire::send::{Payload, SendError, Sender};
 
 use super::datagrams::Datagrams;
@@ -160,6 +161,11 @@ impl Pump<'_> {
         match asked.and_then(|told| told) {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::CONNREFUSED) => Err(SendError::NoListener),
+            // An ICMP answer: the path's MTU fell, and the kernel goes by the new one from now on.
+            Err(rustix::io::Errno::MSGSIZE) if self.datagrams.is_some() => {
+                self.sender.counters().dropped(DropReason::TooLong);
+                Ok(())
+            }
             Err(e) => Err(SendError::Disconnected(e.into())),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::send::{PATIENCE, booked, command, file, json, pattern, spawn};
 use serde_json::Value;
+use zerowire::send::longest_segment;
 use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
 use zerowire_testkit::net::set_option;
 
@@ -156,6 +157,40 @@ fn an_mtu_that_falls_while_it_is_sent_costs_nothing_but_calls() {
                 assert!(text.contains("1272 bytes"), "{text}");
             }
             assert!(log.contains("datagrams of 1400 bytes, up to 46 in one call (UDP_SEGMENT)"), "{log}");
+        }
+    });
+}
+
+/// A router on the path has the smaller MTU, and answers a datagram that was too long.
+#[test]
+fn a_router_with_a_smaller_mtu_does_not_end_it() {
+    in_lab(|lab| {
+        lab.veth();
+        lab.behind(1280);
+        for (backend, to) in [("socket", "10.78.0.11:5000"), ("uring", "10.78.0.12:5000")] {
+            let args = ["--to", to, "--udp", "--json", "-", "--datagram", "1400", "--backend", backend];
+            let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = child.stdin.take().unwrap();
+            let known = UdpSocket::bind("0.0.0.0:0").unwrap();
+            known.connect(to).unwrap();
+            input.write_all(&pattern(1400)).unwrap();
+            let start = Instant::now();
+            while longest_segment(&known) != Some(1252) {
+                assert!(start.elapsed() < PATIENCE, "{backend}: no answer");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Whoever waits for input hears of the answer now, or else the next datagram does.
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_millis(20));
+                // It may have ended.
+                let _ = input.write_all(&pattern(2800));
+            }
+            drop(input);
+            let output = end(child);
+            let result = json(&output);
+            assert!(output.status.success(), "{backend}: {result}");
+            assert_eq!(result["bytes"], 1400 + 3 * 2800, "{backend}: {result}");
+            assert_eq!(result["datagrams"]["segmented"], false, "{backend}: {result}");
         }
     });
 }
