@@ -313,9 +313,9 @@ mod tests {
         };
         let config = Defaults::new(&args).and_then(|d| Ok(d.vm("a", table)?)).expect("a VM");
         let child = VmSetup::of(0, &config, None, false).config().expect("a VM");
-        // The supervisor opens the sockets.
+        // The supervisor opens the sockets, and keeps guests from its control socket.
         let handed = SocketAccess::default();
-        assert_eq!(child, config.access(handed).uds_access(handed));
+        assert_eq!(child, config.access(handed).uds_access(handed).control(None));
     }
 
     #[test]
