@@ -237,8 +237,7 @@ impl VsockServer {
         Self::start_captured(configs, None, OwnSockets::default())
     }
 
-    /// The same; the packets of all VMs go to a capture as well, if there is one. Guests reach none
-    /// of the `own` sockets.
+    /// The same; packets of all VMs also go to `capture`. Guests reach none of the `own` sockets.
     ///
     /// # Errors
     /// As for [`Self::start`].

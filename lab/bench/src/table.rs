@@ -97,8 +97,8 @@ fn indent(above: usize) -> usize {
     if above > 0 { 2 } else { 0 }
 }
 
-/// The columns behind the labels, in parts that take at most so many columns of a terminal. A
-/// column that does not fit stands alone.
+/// The columns behind the labels, in parts as wide as a terminal of `most` columns. One that does
+/// not fit stands alone.
 fn split(widths: &[usize], labels: Range<usize>, most: usize) -> Vec<Range<usize>> {
     let width = |part: &[usize]| part.iter().map(|w| w + 2).sum::<usize>();
     let taken = indent(labels.start) + width(&widths[labels.clone()]);

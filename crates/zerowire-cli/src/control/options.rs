@@ -55,7 +55,7 @@ impl ControlArgs {
         self.pcap_dir.as_deref()
     }
 
-    /// The control socket's path, if there is to be one.
+    /// The control socket's path.
     pub fn path(&self) -> Option<&Path> {
         self.control.as_deref()
     }

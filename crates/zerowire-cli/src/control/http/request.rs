@@ -81,7 +81,7 @@ fn media(range: &[u8]) -> &[u8] {
     range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
-/// Its weight, in thousandths. One that is no number from 0 to 1 is not there.
+/// Its weight in thousandths: 1000 where it has no number from 0 to 1.
 fn weight(range: &[u8]) -> u16 {
     let parameter = |part: &[u8]| {
         let (name, value) = std::str::from_utf8(part).ok()?.split_once('=')?;
