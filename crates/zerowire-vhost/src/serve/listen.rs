@@ -321,18 +321,15 @@ impl Listener {
     /// # Errors
     /// Its keeper does not refuse them: try again. They wait, and none is accepted.
     pub fn shut(&mut self) -> Result<(), ListenError> {
+        // Another process may have the socket as well.
+        self.refuse();
         let Self::Listening { socket, opener: Some(opener) } = self else { return Ok(()) };
-        let socket = socket.take();
-        match opener {
-            SocketOpener::Own(..) => {
-                // Another process may have the socket as well.
-                let _ = socket.map(|socket| rustix::net::shutdown(socket, Shutdown::Both));
-            }
-            SocketOpener::Keeper { keeper, listens } if *listens => {
-                keeper.refuse().map_err(ListenError::Keeper)?;
-                *listens = false;
-            }
-            SocketOpener::Keeper { .. } => {}
+        *socket = None;
+        if let SocketOpener::Keeper { keeper, listens } = opener
+            && *listens
+        {
+            keeper.refuse().map_err(ListenError::Keeper)?;
+            *listens = false;
         }
         Ok(())
     }
