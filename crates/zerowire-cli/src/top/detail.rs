@@ -68,7 +68,8 @@ impl VmRates {
         sums: fn(&DirectionSample) -> &BTreeMap<String, u64>,
     ) -> Vec<String> {
         let both = [&self.now.transmit, &self.now.receive];
-        let reasons: BTreeSet<_> = both.into_iter().flat_map(|d| sums(d).keys()).collect();
+        let mut reasons = BTreeSet::new();
+        reasons.extend(both.into_iter().flat_map(|d| sums(d).keys()));
         if reasons.is_empty() {
             return vec![format!("{head}: none")];
         }

@@ -244,7 +244,7 @@ fn make_windows(
     windows.claim = Some(claim);
     let mut regions = if options.direct { rings.memory.read_only()? } else { Vec::new() };
     // A message has room for `MAX_REGIONS` descriptors. Payload that lies elsewhere is copied.
-    regions.sort_by_key(|r| std::cmp::Reverse(r.len));
+    regions.sort_unstable_by_key(|r| std::cmp::Reverse(r.len));
     regions.truncate(MAX_REGIONS);
     watch.add(&windows.released, Event::Released { vm: at.id.index, place: at.place })?;
     let reply = MapReply {

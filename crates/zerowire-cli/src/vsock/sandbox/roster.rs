@@ -119,7 +119,7 @@ impl VsockRoster {
             entries.last = entries.last.max(number);
             entries.all.push(KeptVm { number, config, set: set.clone(), stage });
         }
-        entries.all.sort_by_key(|entry| entry.number);
+        entries.all.sort_unstable_by_key(|entry| entry.number);
     }
 
     /// Enters a VM that is being opened. Returns its number, its complete configuration and its
