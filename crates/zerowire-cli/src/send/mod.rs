@@ -171,7 +171,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         .options()
         .segment_bytes(datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get))
         .timeout(Some(stall.tick()));
-    let watched = stop.watch(&socket)?;
+    let mut watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
     let mut progress = TransferProgress::new(source.total(), args.quiet);
@@ -180,7 +180,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
 
     let begin = Instant::now();
     let cpu = process_cpu();
-    let mut pump = Pump { sender: &mut sender, watched: &watched, stall, datagrams, moved: 0 };
+    let mut pump = Pump { sender: &mut sender, watched: &mut watched, stall, datagrams, moved: 0 };
     let failure = pump.run(&mut source, &mut progress).err();
     let (moved, datagrams) = (pump.moved, pump.datagrams);
     progress.finish();
@@ -205,7 +205,8 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         cpu_seconds,
         choices: sender.choices(),
         ledger: sender.counters().snapshot(),
-        left: finish(sender, &watched, outcome),
+        left: finish(sender, &mut watched, outcome),
+        replied_bytes: watched.replied_bytes,
     };
     outcome::ended(failure, signal, report.write(&json, args.quiet))
 }
@@ -218,7 +219,7 @@ struct Left {
 }
 
 /// Ends the connection so that the peer sees the end of the data, and not a reset.
-fn finish(sender: Sender, watched: &stop::Watched, outcome: Outcome) -> Left {
+fn finish(sender: Sender, watched: &mut stop::Watched, outcome: Outcome) -> Left {
     if outcome == Outcome::Complete {
         watched.end_of_data(LINGER);
     }

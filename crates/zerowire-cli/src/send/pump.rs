@@ -17,11 +17,13 @@ use crate::progress::TransferProgress;
 /// A socket that reports an error which nobody can take away is always ready: this long is slept
 /// instead of asking again at once.
 const DEAD_PAUSE: Duration = Duration::from_millis(1);
+/// How long to wait at a time while the peer sends.
+const REPLYING_TICK: Duration = Duration::from_millis(1);
 
 /// What moves, and what it is watched by.
 pub struct Pump<'a> {
     pub sender: &'a mut Sender,
-    pub watched: &'a Watched,
+    pub watched: &'a mut Watched,
     pub stall: Stall,
     /// Over UDP: what is made of payloads.
     pub datagrams: Option<Datagrams>,
@@ -86,7 +88,8 @@ impl Pump<'_> {
             if self.watched.signal().is_some() {
                 return Ok(());
             }
-            self.sender.wait_room(self.stall.tick())?;
+            let tick = self.tick();
+            self.sender.wait_room(tick)?;
             self.stall.check(self.sender)?;
         }
     }
@@ -111,8 +114,16 @@ impl Pump<'_> {
         Ok(())
     }
 
+    /// How long to wait at a time, once the peer's replies are dropped. The sender doesn't wait for
+    /// those.
+    fn tick(&mut self) -> Duration {
+        let tick = self.stall.tick();
+        if self.watched.drop_replies() { tick.min(REPLYING_TICK) } else { tick }
+    }
+
     fn wait_for_memory(&mut self) -> Result<(), SendError> {
-        match self.sender.wait_any(self.stall.tick()) {
+        let tick = self.tick();
+        match self.sender.wait_any(tick) {
             Ok(()) | Err(SendError::TimedOut { .. }) => self.stall.check(self.sender),
             Err(e) => Err(e),
         }
@@ -121,10 +132,12 @@ impl Pump<'_> {
     /// Waits for the source, and looks after what is on its way meanwhile. It sends the rest of a
     /// payload when the socket has room, and reports the end of the connection.
     fn wait_for_input(&mut self, source: &SendSource) -> Result<()> {
-        let room = if self.sender.is_partly_sent() { PollFlags::OUT } else { PollFlags::empty() };
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::OUT, self.sender.is_partly_sent());
+        wanted.set(PollFlags::IN, self.watched.may_reply());
         let tick = Timespec { tv_sec: 0, tv_nsec: self.stall.tick().as_nanos() as _ };
         let got = {
-            let socket = PollFd::from_borrowed_fd(self.sender.as_fd(), room);
+            let socket = PollFd::from_borrowed_fd(self.sender.as_fd(), wanted);
             let Some(input) = source.input() else { return Ok(()) };
             let mut fds = [PollFd::from_borrowed_fd(input, PollFlags::IN), socket];
             match poll(&mut fds, Some(&tick)) {
@@ -134,6 +147,7 @@ impl Pump<'_> {
                 Err(e) => return Err(e.into()),
             }
         };
+        self.watched.drop_replies();
         let back = self.sender.poll()?;
         if self.watched.signal().is_some() {
             return Ok(());

@@ -37,6 +37,8 @@ pub struct SendSummary {
     pub ledger: Totals,
     /// What was not back at the end.
     pub left: Left,
+    /// Bytes that the peer sent, and that were dropped.
+    pub replied_bytes: u64,
 }
 
 impl SendSummary {
@@ -80,6 +82,9 @@ impl SendSummary {
         }
         for choice in self.choices.iter().filter(|c| c.way == SendWay::Lend || c.sends > 1) {
             text += &format!("  {choice}\n");
+        }
+        if self.replied_bytes > 0 {
+            text += &format!("  the peer sent {}, which were dropped\n", bytes_text(self.replied_bytes));
         }
         if self.left.payloads > 0 {
             text += &format!(

@@ -6,11 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::Shutdown;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
 use zerowire_cli::{lock, logging};
+use zerowire_sys::socket;
 
 use crate::signals::Signals;
+
+/// Bytes of the peer that one call reads, and calls before sending goes on.
+const REPLY_BYTES: usize = 64 << 10;
+const REPLIES_AT_ONCE: usize = 16;
 
 /// Signals, which a thread of their own waits for.
 pub struct SendStop {
@@ -23,6 +29,10 @@ pub struct SendStop {
 pub struct Watched {
     signal: Arc<AtomicU8>,
     socket: OwnedFd,
+    /// True: the peer may still send. False from the start where the socket is no stream.
+    may_reply: bool,
+    /// Bytes that the peer has sent, and that were dropped.
+    pub replied_bytes: u64,
 }
 
 impl SendStop {
@@ -57,7 +67,9 @@ impl SendStop {
     /// From now on a signal ends sending on `socket`, with a summary.
     pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
-        let watched = Watched { signal: self.signal, socket: duplicate()? };
+        let mut watched =
+            Watched { signal: self.signal, socket: duplicate()?, may_reply: false, replied_bytes: 0 };
+        watched.may_reply = watched.is_stream();
         *lock(&self.cut) = Some(duplicate()?);
         Ok(watched)
     }
@@ -75,31 +87,62 @@ impl Watched {
             .is_ok_and(|kind| kind == rustix::net::SocketType::STREAM)
     }
 
-    /// Tells the peer that no more will come, and reads away what it says until it closes, at most
-    /// for `limit`. To close with unread bytes would reset the connection, and could cost the peer
-    /// the last of the data.
-    pub fn end_of_data(&self, limit: Duration) {
+    /// Whether [`drop_replies`](Self::drop_replies) may find something.
+    pub fn may_reply(&self) -> bool {
+        self.may_reply
+    }
+
+    /// Reads what the peer has sent, and drops it. A peer that answers while it receives, such as
+    /// an echo server, takes nothing more when nobody reads its answers. True: there was something.
+    pub fn drop_replies(&mut self) -> bool {
+        let before = self.replied_bytes;
+        for _ in 0..REPLIES_AT_ONCE {
+            // Where the connection is gone reading would take its error from who looks for that.
+            let ready = self.may_reply.then(|| self.poll(Duration::ZERO).ok()).flatten();
+            if !ready.is_some_and(|r| r.contains(PollFlags::IN) && !r.contains(PollFlags::HUP)) {
+                break;
+            }
+            self.read_reply();
+        }
+        self.replied_bytes > before
+    }
+
+    /// Waits for bytes of the peer, or for its end.
+    fn poll(&self, limit: Duration) -> rustix::io::Result<PollFlags> {
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as _ };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut fds, Some(&limit)).map(|_| fds[0].revents())
+    }
+
+    fn read_reply(&mut self) {
+        match rustix::net::recv(&self.socket, &mut [0; REPLY_BYTES], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => self.may_reply = false,
+            Ok((count, _)) => self.replied_bytes += count as u64,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.may_reply = false,
+        }
+    }
+
+    /// Tells the peer that no more will come, and drops what it says until it closes, at most for
+    /// `limit`. To close with unread bytes would reset the connection, and could cost the peer the
+    /// last of the data. So the time begins anew while the peer answers and has not got everything.
+    pub fn end_of_data(&mut self, limit: Duration) {
         if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {
             return;
         }
-        let is_stream = self.is_stream();
-        let begin = Instant::now();
-        let mut scrap = [0; 4096];
-        while is_stream && self.signal().is_none() {
+        let mut begin = Instant::now();
+        while self.may_reply && self.signal().is_none() {
             let Some(left) = limit.checked_sub(begin.elapsed()) else { return };
-            let tick = rustix::event::Timespec {
-                tv_sec: 0,
-                tv_nsec: left.min(Duration::from_millis(100)).as_nanos() as _,
-            };
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&tick)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            match self.poll(left.min(Duration::from_millis(100))) {
+                Ok(ready) if ready.is_empty() => continue,
+                Err(Errno::INTR) => continue,
                 Ok(_) => {}
                 Err(_) => return,
             }
-            match rustix::net::recv(&self.socket, &mut scrap, rustix::net::RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return,
-                Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+            let before = self.replied_bytes;
+            self.read_reply();
+            if self.replied_bytes > before && socket::unsent(&self.socket).is_ok_and(|bytes| bytes > 0) {
+                begin = Instant::now();
             }
         }
     }

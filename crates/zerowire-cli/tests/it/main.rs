@@ -43,6 +43,7 @@ mod send;
 mod send_memlock;
 mod send_mtu;
 mod send_receivers;
+mod send_replies;
 mod send_waiting;
 mod service;
 mod service_units;

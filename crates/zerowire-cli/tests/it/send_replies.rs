@@ -1,0 +1,124 @@
+//! `zerowire send` to a peer that sends, too: what comes is read and dropped, so that the peer goes
+//! on taking.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use crate::support::send::{PATIENCE, command, file, json, pattern, spawn};
+
+/// Sends back what comes, and returns it.
+fn echo<S: Read + Write>(stream: &mut S, pause: Duration) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        let count = stream.read(&mut buffer).expect("no reset");
+        if count == 0 {
+            return all;
+        }
+        all.extend_from_slice(&buffer[..count]);
+        stream.write_all(&buffer[..count]).expect("the sender reads what comes back");
+        thread::sleep(pause);
+    }
+}
+
+fn limited(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_write_timeout(Some(PATIENCE)).expect("set");
+    stream
+}
+
+#[test]
+fn a_peer_that_echoes_gets_everything() {
+    // More than the buffers of both sides take.
+    let content = pattern(24 << 20);
+    let file = file(&content);
+    for (mode, backend, from_pipe) in [
+        ("copy", "socket", false),
+        ("zerocopy", "socket", false),
+        ("zerocopy", "socket", true),
+        ("zerocopy", "uring", true),
+    ] {
+        let case = format!("{mode} {backend}, from a pipe: {from_pipe}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap().to_string();
+        let path = if from_pipe { "-" } else { file.path().to_str().unwrap() };
+        let mut child = command(&["--to", &to, path, "--mode", mode, "--backend", backend, "--json", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut stream = limited(listener.accept().unwrap().0);
+        let got = thread::scope(|scope| {
+            scope.spawn(|| {
+                if from_pipe {
+                    input.write_all(&content).unwrap();
+                }
+                drop(input);
+            });
+            let got = echo(&mut stream, Duration::ZERO);
+            drop(stream);
+            got
+        });
+        let output = child.wait_with_output().unwrap();
+        let result = json(&output);
+        assert!(output.status.success(), "{case}: {result}");
+        assert!(got == content, "{case}: {} bytes arrived", got.len());
+        assert_eq!(result["replied_bytes"], got.len(), "{case}");
+    }
+}
+
+#[test]
+fn a_unix_peer_that_echoes_gets_everything() {
+    let content = pattern(4 << 20);
+    let (folder, file) = (tempfile::tempdir().unwrap(), file(&content));
+    let at = folder.path().join("s");
+    let listener = UnixListener::bind(&at).unwrap();
+    let child = spawn(&["--to", &format!("unix:{}", at.display()), file.path().to_str().unwrap()]);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let got = echo(&mut stream, Duration::ZERO);
+    drop(stream);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && got == content, "{} bytes arrived: {text}", got.len());
+    assert!(text.contains("the peer sent 4.2 MB, which were dropped"), "{text}");
+}
+
+/// All of it lies in the socket's buffer when the input ends, and takes longer than the peer may
+/// take to close.
+#[test]
+fn a_slow_peer_that_echoes_gets_everything() {
+    let content = pattern(600_000);
+    let file = file(&content);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 8 << 10).unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--mode", "copy"]);
+    let mut stream = limited(listener.accept().unwrap().0);
+    let got = echo(&mut stream, Duration::from_millis(100));
+    drop(stream);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && got == content, "{} bytes arrived: {output:?}", got.len());
+}
+
+#[test]
+fn a_peer_that_replies_and_closes_its_half_gets_everything() {
+    let content = pattern(6 << 20);
+    let file = file(&content);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--json", "-"]);
+    let mut stream = limited(listener.accept().unwrap().0);
+    stream.write_all(b"a greeting").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).expect("no reset");
+    drop(stream);
+    let output = child.wait_with_output().unwrap();
+    let result = json(&output);
+    assert!(output.status.success() && got == content, "{} bytes arrived: {result}", got.len());
+    assert_eq!(result["replied_bytes"], 10);
+}
