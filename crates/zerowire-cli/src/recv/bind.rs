@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -9,6 +10,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Connections that wait to be accepted, at most; the system may allow fewer (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
+/// How long to wait for a port that is in use, and how often to try again. The kernel closes an
+/// io_uring with its listening socket some time after the program that had it was killed.
+const IN_USE: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_millis(10);
 
 /// Listens at a name or address. The address of all of IPv6 takes IPv4 too. On a machine without
 /// IPv6 it is all of IPv4.
@@ -17,9 +22,14 @@ pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
     let addresses = (bare, port)
         .to_socket_addrs()
         .with_context(|| format!("--bind {host} is no address and no name that can be resolved"))?;
-    let mut last = None;
+    let (mut last, begin) = (None, Instant::now());
     for address in addresses {
-        match listen_at(address) {
+        let mut listening = listen_at(address);
+        while listening.as_ref().is_err_and(|e| *e == Errno::ADDRINUSE) && begin.elapsed() < IN_USE {
+            std::thread::sleep(RETRY);
+            listening = listen_at(address);
+        }
+        match listening {
             Ok(socket) => return Ok(socket),
             Err(e) => last = Some((address, e)),
         }
@@ -73,6 +83,18 @@ mod tests {
         for host in ["127.0.0.1", "::1"] {
             std::net::TcpStream::connect((host, port)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_port_that_is_free_soon_is_waited_for() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(taken);
+        });
+        listen("127.0.0.1", port).unwrap();
+        holder.join().unwrap();
     }
 
     #[test]
