@@ -29,6 +29,8 @@ pub use self::args::RecvArgs;
 /// Runs the command.
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let plan = args.plan().map_err(WrongArguments::because)?;
+    // A pipe that nobody reads is waited for: until the next line a signal ends the program.
+    let json = JsonOutput::open(args.json.as_deref(), args.to.as_deref().as_slice())?;
     // Before any thread is started.
     let setup = Setup::default();
     let stop = RecvStop::start(setup.clone())?;
@@ -47,9 +49,8 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
             return Err(if is_out_of_range { WrongArguments::because(e) } else { e });
         }
     };
-    let json = JsonOutput::open(args.json.as_deref(), args.to.as_deref().as_slice())?;
     // Late: opening cuts off what the files hold, and a failure before it leaves them as they are.
-    let outputs = Outputs::open(args.to.as_deref(), plan.told.connections)?;
+    let outputs = Outputs::open(args.to.as_deref(), plan.told.connections, &stop)?;
     let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
     if !args.quiet {
         let commands = args.steering(address.port());

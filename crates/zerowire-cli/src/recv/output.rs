@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,8 +15,8 @@ use super::stop::RecvStop;
 
 /// Pieces of a call, at most.
 const PIECES: usize = 64;
-/// How often a write to a full pipe stops to look for a signal.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// How often to look for a signal while a pipe is full, or nobody reads it yet.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Makes the output of each connection.
 pub enum Outputs {
@@ -35,51 +36,64 @@ pub struct Output {
 
 impl Outputs {
     /// Opens what can be opened before anybody connects, so that errors show at once.
-    pub fn open(to: Option<&Path>, connections: Option<usize>) -> Result<Self> {
+    pub fn open(to: Option<&Path>, connections: Option<usize>, stop: &RecvStop) -> Result<Self> {
         Ok(match to {
             None => Self::None,
-            Some(path) if path.as_os_str() == "-" => {
-                let fd = io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?;
-                Self::One(Some(Output::new(fd.into(), "standard output".to_owned())))
-            }
-            Some(path) if connections == Some(1) => Self::One(Some(Output::create(path)?)),
+            Some(path) if path.as_os_str() == "-" => Self::One(Some(Output::stdout()?)),
+            Some(path) if connections == Some(1) => Self::One(Output::create(path, stop)?),
             Some(path) => Self::Each(path.to_owned()),
         })
     }
 
-    /// The output of connection `number`, from 1 on.
-    pub fn next(&mut self, number: u64) -> Result<Option<Output>> {
+    /// The output of connection `number`, from 1 on, unless a signal came meanwhile.
+    pub fn next(&mut self, number: u64, stop: &RecvStop) -> Result<Option<Output>> {
         match self {
             Self::None => Ok(None),
             Self::One(output) => Ok(output.take()),
             Self::Each(path) => {
                 let mut name = path.clone().into_os_string();
                 name.push(format!(".{number}"));
-                Output::create(Path::new(&name)).map(Some)
+                Output::create(Path::new(&name), stop)
             }
         }
     }
 }
 
 impl Output {
-    fn create(path: &Path) -> Result<Self> {
+    /// Makes the file. A pipe is waited for until somebody reads it. None: a signal came meanwhile.
+    fn create(path: &Path, stop: &RecvStop) -> Result<Option<Self>> {
         let name = path.display().to_string();
-        let file = File::create(path).with_context(|| format!("--to {name} can't be written"))?;
-        Ok(Self::new(file, name))
+        let is_pipe = path.metadata().is_ok_and(|m| m.file_type().is_fifo());
+        let open = || match is_pipe {
+            true => File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path),
+            false => File::create(path),
+        };
+        loop {
+            match open() {
+                Err(e) if is_pipe && e.raw_os_error() == Some(libc::ENXIO) => {}
+                Err(e) => return Err(e).with_context(|| format!("--to {name} can't be written")),
+                Ok(file) => return Ok(Some(Self { file, name })),
+            }
+            if stop.signal().is_some() {
+                return Ok(None);
+            }
+            std::thread::sleep(TICK);
+        }
     }
 
-    /// A pipe is opened once more, not to block: the setting belongs to the open file, which others
-    /// may share.
-    fn new(file: File, name: String) -> Self {
+    /// To standard output. A pipe is opened once more, not to block: the setting belongs to the
+    /// open file, which others may share.
+    fn stdout() -> Result<Self> {
+        let name = "standard output".to_owned();
+        let fd = io::stdout().as_fd().try_clone_to_owned().with_context(|| name.clone())?;
+        let file = File::from(fd);
         let is_pipe = file.metadata().is_ok_and(|m| m.file_type().is_fifo());
         let again = || {
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
             File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()
         };
-        match is_pipe.then(again).flatten() {
-            Some(file) => Self { file, name },
-            None => Self { file, name },
-        }
+        let again = is_pipe.then(again).flatten();
+        Ok(Self { file: again.unwrap_or(file), name })
     }
 
     /// Writes all of it. False: a signal came meanwhile, and the rest was not written.
@@ -101,7 +115,8 @@ impl Output {
                         if stop.signal().is_some() {
                             return Ok(false);
                         }
-                        let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&TICK));
+                        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as _ };
+                        let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&tick));
                     }
                     Err(e) => return Err(e).with_context(|| self.what()),
                 }

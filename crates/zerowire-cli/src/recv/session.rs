@@ -153,7 +153,7 @@ impl Session {
                 of = None;
             }
             match what {
-                What::Accepted(_) => self.accepted(receiver, connection)?,
+                What::Accepted(_) => self.accepted(receiver, connection, stop)?,
                 What::Data(lease) => {
                     let Some(live) = self.live.get_mut(&connection) else { continue };
                     live.connection.bytes += lease.len() as u64;
@@ -179,7 +179,7 @@ impl Session {
         Ok(())
     }
 
-    fn accepted(&mut self, receiver: &mut Receiver, id: ConnectionId) -> Result<()> {
+    fn accepted(&mut self, receiver: &mut Receiver, id: ConnectionId, stop: &RecvStop) -> Result<()> {
         if self.told.connections.is_some_and(|n| self.counts.accepted >= n as u64) {
             // It came before accepting was stopped.
             receiver.remove(id)?;
@@ -191,7 +191,7 @@ impl Session {
             .and_then(|address| SocketAddr::try_from(address).ok())
             .map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
         self.counts.accepted += 1;
-        let output = self.outputs.next(self.counts.accepted)?;
+        let output = self.outputs.next(self.counts.accepted, stop)?;
         let connection = Connection { peer, bytes: 0, state: ConnectionState::Open, error: None };
         self.live.insert(id, Live { connection, output });
         if self.told.connections == Some(self.counts.accepted as usize)

@@ -38,27 +38,26 @@ pub struct Watched {
 impl SendStop {
     /// Blocks the signals and waits for them. Call this before other threads are started. Until a
     /// socket is [watched](Self::watch) a signal ends the program: opening a pipe and connecting
-    /// may take for ever.
+    /// may take for ever. The second signal ends it at any time.
     pub fn start() -> Result<Self> {
         let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?;
         let stop = Self { signal: Arc::default(), cut: Arc::default() };
         let (told, cut) = (stop.signal.clone(), stop.cut.clone());
         let wait = move || {
-            let number = loop {
-                match signals.wait(None) {
-                    Ok(Some(number)) => break number,
-                    Ok(None) => {}
-                    Err(_) => return,
+            while let Ok(next) = signals.wait(None) {
+                let Some(number) = next else { continue };
+                let cut = lock(&cut);
+                let Some(socket) = &*cut else {
+                    logging::say(&format!("zerowire: stopped by signal {number} before anything was sent"));
+                    std::process::exit(128 + number);
+                };
+                if told.swap(u8::try_from(number).unwrap_or(u8::MAX), Ordering::SeqCst) != 0 {
+                    // Something hangs, such as a pipe for the summary that nobody reads.
+                    std::process::exit(128 + number);
                 }
-            };
-            let cut = lock(&cut);
-            let Some(socket) = &*cut else {
-                logging::say(&format!("zerowire: stopped by signal {number} before anything was sent"));
-                std::process::exit(128 + number);
-            };
-            told.store(u8::try_from(number).unwrap_or(u8::MAX), Ordering::SeqCst);
-            // An error means that the connection is gone already.
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+                // An error means that the connection is gone already.
+                let _ = rustix::net::shutdown(socket, Shutdown::Both);
+            }
         };
         std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
         Ok(stop)

@@ -1,8 +1,10 @@
 //! `zerowire recv`: what is wrong is named, with the value and the remedy.
 
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
+use crate::support::processes::{kill, wait_idle};
 use crate::support::recv::{Recv, command};
 
 #[test]
@@ -85,4 +87,33 @@ fn a_full_disk_is_told_of() {
     let ended = recv.end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("writing to /dev/full failed"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_signal_ends_it_while_it_waits_for_who_reads_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    // Of the result nothing is told where there is none yet.
+    for (option, status) in [("--to", (Some(143), None)), ("--json", (None, Some(libc::SIGTERM)))] {
+        let args = ["-p", "0", option, pipe.to_str().unwrap()];
+        let mut child = command(&args).stdout(Stdio::null()).spawn().unwrap();
+        wait_idle(child.id() as i32);
+        kill(child.id() as i32, libc::SIGTERM);
+        let ended = child.wait().unwrap();
+        assert_eq!((ended.code(), ended.signal()), status, "{option}");
+    }
+}
+
+#[test]
+fn a_pipe_gets_what_comes_once_somebody_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let at = pipe.clone();
+    let reader = std::thread::spawn(move || std::fs::read(at).unwrap());
+    let recv = Recv::start(&["--to", pipe.to_str().unwrap()]);
+    std::io::Write::write_all(&mut recv.connect(), &[1; 200_000]).unwrap();
+    assert!(recv.end().status.success());
+    assert!(reader.join().unwrap() == [1; 200_000]);
 }

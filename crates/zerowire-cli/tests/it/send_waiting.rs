@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
+use crate::support::pipe::{fill, small_pipe};
+use crate::support::processes::kill;
 use crate::support::send::{PATIENCE, command, file, json, pattern, spawn};
 
 /// A receiver whose whole takes several times the timeout, and that always goes on.
@@ -212,4 +214,21 @@ fn a_signal_ends_it_while_it_opens_or_connects() {
         assert!(text.contains(&format!("stopped by signal {signal} before anything was sent")), "{text}");
         assert!(output.stdout.is_empty());
     }
+}
+
+/// The first one ends sending, and the summary finds its pipe full.
+#[test]
+fn a_second_signal_ends_it_though_nobody_reads_its_summary() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let (_reader, mut full) = small_pipe();
+    fill(&mut full);
+    let mut child = command(&["--to", &to, "/dev/zero"]).stdout(full).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    // The one of the lower number is taken first.
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        kill(child.id() as i32, signal);
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }
