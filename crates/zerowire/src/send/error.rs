@@ -32,7 +32,7 @@ pub enum SendError {
     },
     /// A datagram is longer than the socket can send (EMSGSIZE).
     #[error(
-        "a datagram of {len} bytes is too long for this socket (at most 65507 bytes over UDP on IPv4, and the path's MTU where fragments are forbidden): send shorter payloads, or, where each may be several datagrams, set segment_bytes"
+        "a datagram of {len} bytes is too long for this socket (UDP: at most 65507 bytes on IPv4, and the path's MTU where fragments are forbidden; a unix socket: less than SO_SNDBUF, by default net.core.wmem_default): send shorter payloads, or, over UDP, where each may be several datagrams, set segment_bytes"
     )]
     TooLong {
         /// Length of the payload in bytes.

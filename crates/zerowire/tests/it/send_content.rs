@@ -3,11 +3,12 @@
 
 use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::{Read, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions, MappedFile};
-use zerowire::send::{Notifications, Payload, Segment, SendBackend, SendMode, SendOptions};
+use zerowire::send::{Notifications, Payload, Segment, SendBackend, SendError, SendMode, SendOptions};
 
 const LONG: Duration = Duration::from_secs(20);
 const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto];
@@ -231,6 +232,10 @@ fn unix_sockets_copy_and_say_why() {
     assert_eq!(b.recv(&mut got).unwrap(), 1500);
     assert_eq!(s.counters().snapshot().copied_bytes["scattered"], 1500);
     assert_eq!(s.outstanding(), 0);
+    rustix::net::sockopt::set_socket_send_buffer_size(s.as_fd(), 8192).unwrap();
+    let e = s.send(vec![0; 50_000]).unwrap_err();
+    assert!(matches!(e, SendError::TooLong { len: 50_000 }), "{e}");
+    assert!(e.to_string().contains("a unix socket: less than SO_SNDBUF"), "{e}");
 }
 
 #[test]
