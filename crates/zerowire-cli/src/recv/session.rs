@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
@@ -189,7 +189,7 @@ impl Session {
             .socket(id)
             .and_then(|socket| rustix::net::getpeername(socket).ok()?)
             .and_then(|address| SocketAddr::try_from(address).ok())
-            .map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
+            .map(canonical);
         self.counts.accepted += 1;
         let output = self.outputs.next(self.counts.accepted, stop)?;
         let connection = Connection { peer, bytes: 0, state: ConnectionState::Open, error: None };
@@ -240,5 +240,31 @@ impl Session {
         let open: Vec<_> = self.live.drain().map(|(_, live)| live.connection).collect();
         open.into_iter().for_each(|c| self.keep(c));
         self.over
+    }
+}
+
+/// An IPv4 address that a socket of IPv6 shows as its own is one of IPv4 again. Others keep their
+/// scope, which a link-local address needs.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_named_so_that_it_can_be_connected_to() {
+        for (address, want) in [
+            ("[::ffff:192.0.2.1]:80", "192.0.2.1:80"),
+            ("[fe80::1%3]:80", "[fe80::1%3]:80"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+        ] {
+            let address: SocketAddr = address.parse().expect("an address");
+            assert_eq!(serde_json::json!(canonical(address)), want);
+        }
     }
 }
