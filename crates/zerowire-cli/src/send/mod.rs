@@ -132,9 +132,17 @@ impl SendArgs {
 
     /// The peer and the time to wait for it, once all arguments are known to be good.
     fn checked(&self) -> Result<(SendTarget, Option<Duration>)> {
-        match self.udp {
-            true => datagrams::check(self.datagram)?,
-            false => _ = self.chunk()?,
+        match (self.udp, self.chunk, self.datagram) {
+            (true, Some(bytes), _) => {
+                bail!(
+                    "--chunk {bytes} with --udp: it is for streams; give --datagram BYTES, or leave --udp out"
+                )
+            }
+            (false, _, Some(bytes)) => {
+                bail!("--datagram {bytes} without --udp: give --udp, too, or --chunk BYTES for a stream")
+            }
+            (true, None, _) => datagrams::check(self.datagram)?,
+            (false, ..) => _ = self.chunk()?,
         }
         let target: SendTarget = self.to.parse()?;
         if let (true, SendTarget::Vsock(cid, port)) = (self.udp, &target) {

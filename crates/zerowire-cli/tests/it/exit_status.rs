@@ -19,6 +19,8 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["send", "--to", "localhost:1", "--chunk", "0"], "--chunk 0"),
         (&["send", "--to", "localhost:1", "--timeout", "0"], "--timeout 0"),
         (&["send", "--to", "localhost:1", "--udp", "--datagram", "70000"], "65507"),
+        (&["send", "--to", "localhost:1", "--udp", "--chunk", "9"], "--chunk 9 with --udp"),
+        (&["send", "--to", "localhost:1", "--datagram", "9"], "--datagram 9 without --udp"),
         (&["send", "--to", "vsock:2:1", "--udp"], "leave --udp out"),
         (&["recv", "-p", "0", "--buffer-bytes", "1"], ""),
         (&["net"], "--socket PATH"),
