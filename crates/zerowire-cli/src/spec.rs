@@ -44,12 +44,17 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "give a number of bytes, such as 268435456, 256M or 1G".to_owned())
 }
 
+/// The most seconds of --timeout, some 30 million years.
+const MOST_SECONDS: f64 = 1e15;
+
 /// The time of --timeout.
 pub fn timeout(seconds: Option<f64>) -> Result<Option<Duration>> {
     let Some(s) = seconds else { return Ok(None) };
-    let timeout = Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero());
+    let timeout = Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero() && s <= MOST_SECONDS);
     timeout.map(Some).ok_or_else(|| {
-        anyhow!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
+        anyhow!(
+            "--timeout {s:?} is no time to wait: give seconds greater than 0, up to 10^15, or leave it out"
+        )
     })
 }
 

@@ -18,6 +18,8 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["send", "--to", "localhost:99999"], "\"99999\" is no number from 1 to 65535"),
         (&["send", "--to", "localhost:1", "--chunk", "0"], "--chunk 0"),
         (&["send", "--to", "localhost:1", "--timeout", "0"], "--timeout 0"),
+        (&["send", "--to", "localhost:1", "--timeout", "1e300"], "--timeout 1e300 is no time to wait"),
+        (&["recv", "-p", "0", "--timeout", "1e16"], "greater than 0, up to 10^15"),
         (&["send", "--to", "localhost:1", "--udp", "--datagram", "70000"], "65507"),
         (&["send", "--to", "localhost:1", "--udp", "--chunk", "9"], "--chunk 9 with --udp"),
         (&["send", "--to", "localhost:1", "--datagram", "9"], "--datagram 9 without --udp"),
