@@ -125,7 +125,7 @@ impl Manage for Managed {
 
 /// Which of its sockets a VM can't have. `socket` is its front end's.
 fn socket_key(e: &VsockServerError, socket: &Path) -> Option<&'static str> {
-    let path = match e {
+    let path: &Path = match e {
         VsockServerError::Start(StartError::PathTaken { path, .. }) => path,
         VsockServerError::Start(StartError::Listen { cause, .. }) => cause.path()?,
         VsockServerError::PathOfPort { path, .. } | VsockServerError::ControlTaken { path, .. } => path,

@@ -231,6 +231,7 @@ fn a_bad_request_changes_nothing_and_says_what_and_where() {
             ("PUT", "/vms/zwnew", &on("socket", &there), 409, Some("/socket"), "is taken by"),
             ("PUT", "/vms/zwnew", &on("port", "tap:zwthere"), 409, Some("/port"), "is VM zwthere's"),
             ("PUT", "/vms/zwnew", &on("socket", &file), 422, Some("/socket"), "is not a socket"),
+            ("PUT", "/vms/zwnew", &on("socket", ""), 422, Some("/socket"), "is empty"),
             ("PUT", "/vms/zwnew", &on("socket", "/no/such/s"), 422, Some("/socket"), "directory must exist"),
             ("PUT", "/vms/zwnew", &on("port", "packet:zwgone"), 422, Some("/port"), "zwgone"),
             ("PUT", "/vms/zwnew", &on("metadata", "/no/m"), 422, Some("/metadata"), "/no/m"),

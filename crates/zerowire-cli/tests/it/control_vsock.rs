@@ -183,6 +183,8 @@ fn a_bad_request_changes_nothing_and_says_what_and_where(mode: Mode) {
         ("new", on("socket", json!(dir.join("there_80"))), 409, Some("/socket"), "guest to port 80 arrive"),
         ("new", on("socket", json!(dir.join("file"))), 422, Some("/socket"), "is not a socket"),
         ("new", on("uds", json!(dir.join("file"))), 422, Some("/uds"), "is not a socket"),
+        ("new", on("socket", json!("")), 422, Some("/socket"), "is empty"),
+        ("new", on("uds", json!("")), 422, Some("/uds"), "is empty"),
         ("new", on("uds", json!("/no/such/u")), 422, Some("/uds"), "directory must exist"),
         ("there", table(dir, "new", 4), 409, None, "two VMs are named 'there'"),
         ("%01", table(dir, "new", 4), 400, None, "control characters"),

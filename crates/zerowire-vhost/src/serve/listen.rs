@@ -54,6 +54,9 @@ pub enum ListenError {
     /// A file is there, and it is not a socket.
     #[error("socket path {0} exists and is not a socket: remove it or give another path")]
     NotASocket(PathBuf),
+    /// Nothing is given. The kernel would choose a name (unix(7), autobind).
+    #[error("the path of a socket is empty: give one")]
+    Empty,
     /// Longer than a unix socket's address takes.
     #[error("socket path {0} is longer than the 107 bytes of a unix socket's address: give a shorter one")]
     TooLong(PathBuf),
@@ -97,8 +100,9 @@ pub enum ListenError {
 
 impl ListenError {
     /// The path that can't be had.
-    pub fn path(&self) -> Option<&PathBuf> {
+    pub fn path(&self) -> Option<&Path> {
         match self {
+            Self::Empty => Some(Path::new("")),
             Self::InUse(path) | Self::NotASocket(path) | Self::TooLong(path) | Self::Replaced(path) => {
                 Some(path)
             }
@@ -124,8 +128,10 @@ pub struct Bound {
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
 pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
     let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), cause: e.into() };
-    if path.as_os_str().len() > 107 {
-        return Err(ListenError::TooLong(path.to_owned()));
+    match path.as_os_str().len() {
+        0 => return Err(ListenError::Empty),
+        1..=107 => {}
+        _ => return Err(ListenError::TooLong(path.to_owned())),
     }
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -192,7 +192,7 @@ fn a_listener_that_refuses_does_so_for_all_copies() {
 }
 
 #[test]
-fn other_files_and_long_paths_are_refused() {
+fn other_files_and_paths_of_no_socket_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "kept").unwrap();
@@ -205,6 +205,7 @@ fn other_files_and_long_paths_are_refused() {
 
     let long = dir.path().join("x".repeat(108));
     assert!(matches!(bind_unix(&long, SocketType::SEQPACKET, &OWN), Err(ListenError::TooLong(_))));
+    assert!(matches!(bind_unix(Path::new(""), SocketType::STREAM, &OWN), Err(ListenError::Empty)));
     let missing = dir.path().join("missing/s");
     assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
 }
