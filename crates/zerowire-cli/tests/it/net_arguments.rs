@@ -36,11 +36,11 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--socket", s, "--port", "tap:t,queues=129"], 2, &["queues=129", "1 to 128"]);
         refused(
             &["--socket", s, "--port", "tap:abcdefghijklmnop"],
-            1,
+            2,
             &["abcdefghijklmnop", "1 to 15 bytes"],
         );
-        refused(&["--socket", s, "--port", "tap:"], 1, &["1 to 15 bytes"]);
-        refused(&["--socket", s, "--port", "tap:a/b"], 1, &["'a/b'", "without '/'"]);
+        refused(&["--socket", s, "--port", "tap:"], 2, &["1 to 15 bytes"]);
+        refused(&["--socket", s, "--port", "tap:a/b"], 2, &["'tap:a/b'", "none of them '/'"]);
         refused(&["--socket", s, "--gather-max", "70000"], 2, &["--gather-max 70000", "65557"]);
         refused(&["--socket", s, "--rx-copybreak", "65558"], 2, &["--rx-copybreak 65558", "65557"]);
         refused(&["--port", "tap:zwarg"], 2, &["--socket PATH", "--fd N"]);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use zerowire_sys::allowed::AllowedCall;
+use zerowire_sys::netdevice;
 
 use super::packet::PacketSpec;
 use super::tap::TapSpec;
@@ -154,6 +155,9 @@ impl PortSpec {
         let mut port = match first.split_once(':') {
             Some((kind @ ("xdp" | "packet"), "")) => {
                 return Err(format!("the interface's name is missing: give {kind}:IF"));
+            }
+            Some((kind @ ("tap" | "xdp" | "packet"), name)) if !netdevice::is_name(name) => {
+                return Err(format!("{kind}:{name:?}: an interface's name has {}", netdevice::NAME_RULE));
             }
             Some(("tap", name)) => Self::Tap(TapSpec::new(name)),
             Some(("xdp", name)) => Self::Xdp(XdpSpec::new(name)),

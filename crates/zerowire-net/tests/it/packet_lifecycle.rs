@@ -13,6 +13,8 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
+use zerowire_net::port::PortSpec;
+use zerowire_net::port::packet::PacketSpec;
 use zerowire_net::{Server, VmConfig};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{promiscuity, veth};
@@ -450,13 +452,9 @@ fn hostile_guests_get_nowhere() {
 }
 
 /// Why the server does not start with this port.
-fn refused(port: &str) -> String {
+fn refused(port: PortSpec) -> String {
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let config = VmConfig::new(
-        "a",
-        Endpoint::Path(dir.path().join("a")),
-        port.parse().unwrap_or_else(|e| panic!("{e}")),
-    );
+    let config = VmConfig::new("a", Endpoint::Path(dir.path().join("a")), port.clone());
     match Server::start(vec![config]) {
         Ok(_) => panic!("{port} was taken"),
         Err(e) => e.to_string(),
@@ -469,19 +467,20 @@ fn what_is_wrong_is_named_with_the_remedy() {
         veth("v0", "v1", 1, 1500);
         ip(&["link", "set", "lo", "up"]);
         ip(&["tuntap", "add", "tun0", "mode", "tun"]);
-        for (port, words) in [
-            ("packet:nowhere", ["no interface nowhere", "'ip link'"]),
-            ("packet:a-name-of-far-too-many-bytes", ["no interface a-name-of", "'ip link'"]),
-            ("packet:lo", ["lo is a loopback interface", "veth"]),
-            ("packet:tun0", ["tun0 is no Ethernet interface (ARPHRD type 65534)", "a tap"]),
+        let packet = |interface: &str| PortSpec::Packet(PacketSpec::new(interface));
+        for (interface, words) in [
+            ("nowhere", ["no interface nowhere", "'ip link'"]),
+            ("a-name-of-far-too-many-bytes", ["no interface a-name-of", "'ip link'"]),
+            ("lo", ["lo is a loopback interface", "veth"]),
+            ("tun0", ["tun0 is no Ethernet interface (ARPHRD type 65534)", "a tap"]),
         ] {
-            let text = refused(port);
-            assert!(words.iter().all(|w| text.contains(w)), "{port}: {text}");
+            let text = refused(packet(interface));
+            assert!(words.iter().all(|w| text.contains(w)), "{interface}: {text}");
         }
         let mut sets = capabilities(None).expect("this thread's capabilities");
         sets.effective -= CapabilitySet::NET_RAW;
         set_capabilities(None, sets).expect("fewer of them");
-        let text = refused("packet:v0");
+        let text = refused(packet("v0"));
         assert!(text.contains("interface v0") && text.contains("CAP_NET_RAW"), "{text}");
     });
 }

@@ -29,6 +29,20 @@ pub struct Driver {
     pub bus_address: String,
 }
 
+/// What [`is_name`] takes, in words.
+pub const NAME_RULE: &str = "1 to 15 bytes, none of them '/', ':', '%', a space or NUL, and '.', '..', 'all' and 'default' are no names";
+
+/// Whether an interface can have this name: what `dev_valid_name` takes (net/core/dev.c), without
+/// the folders of /proc/sys/net/ipv4/conf that are no interface's (`sysctl_dev_name_is_allowed`).
+/// The kernel puts a number in place of `%d`, and takes no other percent sign.
+pub fn is_name(name: &str) -> bool {
+    // The kernel's `isspace` knows ISO 8859-1.
+    let is_space = |b: u8| b.is_ascii_whitespace() || matches!(b, b'\x0b' | b'\xa0');
+    (1..libc::IFNAMSIZ).contains(&name.len())
+        && !matches!(name, "." | ".." | "all" | "default")
+        && !name.bytes().any(|b| matches!(b, 0 | b'/' | b':' | b'%') || is_space(b))
+}
+
 /// A socket to ask by, in this thread's network namespace. It is of the unix family, the one that a
 /// confined service has.
 pub fn socket() -> io::Result<OwnedFd> {

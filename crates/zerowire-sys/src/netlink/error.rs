@@ -2,12 +2,14 @@
 
 use std::io;
 
+use crate::netdevice;
+
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
     /// A name that no interface can have.
-    #[error("interface {interface:?}: a name has 1 to 15 bytes, none of them '/', ':', a space or NUL")]
+    #[error("interface {interface:?}: a name has {}", netdevice::NAME_RULE)]
     Name {
         /// The name.
         interface: String,

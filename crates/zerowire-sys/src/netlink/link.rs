@@ -4,6 +4,7 @@
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};
 use super::socket::{Extent, Socket};
+use crate::netdevice;
 
 const RTM_GETLINK: u16 = 18;
 /// Bytes of `struct ifinfomsg`: family, padding, type, index, flags, change.
@@ -79,7 +80,7 @@ impl LinkInfo {
     /// [`NetlinkError::Name`]; ENODEV where no interface has this name.
     pub fn find(name: &str) -> Result<Self, NetlinkError> {
         const WHAT: &str = "asking for an interface";
-        if !is_name(name) {
+        if !netdevice::is_name(name) {
             return Err(NetlinkError::Name { interface: name.to_owned() });
         }
         let mut body = vec![0; HEADER];
@@ -127,13 +128,6 @@ impl LinkInfo {
         link.parent = device.map(|d| bus.map_or_else(|| d.clone(), |b| format!("{b} {d}")));
         Ok(link)
     }
-}
-
-/// What `dev_valid_name` takes (net/core/dev.c).
-fn is_name(name: &str) -> bool {
-    (1..libc::IFNAMSIZ).contains(&name.len())
-        && !matches!(name, "." | "..")
-        && !name.bytes().any(|b| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace())
 }
 
 /// `attached` (2) says where; the number of the program (4) comes where there is one only.

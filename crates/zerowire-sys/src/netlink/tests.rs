@@ -191,7 +191,7 @@ fn a_link_with_a_program() {
 
 #[test]
 fn names_are_checked_before_the_kernel_is_asked() {
-    for name in ["", ".", "a/b", "a b", "a\0b", "sixteen-bytes-ab", "a:1"] {
+    for name in ["", ".", "a/b", "a b", "a\0b", "sixteen-bytes-ab", "a:1", "all", "v%d", "a\u{b}", "\u{e0}"] {
         let error = LinkInfo::find(name).expect_err("no name");
         assert_eq!(error.errno(), Some(libc::ENODEV), "{name:?}: {error}");
         assert!(error.to_string().contains("1 to 15 bytes"), "{error}");

@@ -13,7 +13,7 @@ use crate::port::packet::PacketError;
 #[non_exhaustive]
 pub enum TapError {
     /// The name can't be an interface name.
-    #[error("tap name '{0}' must have 1 to 15 bytes, without '/' and spaces")]
+    #[error("tap {0:?}: an interface's name has {rule}", rule = netdevice::NAME_RULE)]
     Name(String),
     /// Too many queues.
     #[error("{0} queues: a tap has 1 to {MAX_QUEUES}")]

@@ -93,8 +93,7 @@ impl Tap {
     /// created here is set up, and goes away with the last queue; one that exists keeps its state.
     pub fn open(spec: &TapSpec) -> Result<Self, TapError> {
         let name = spec.name.clone();
-        let valid = (1..=15).contains(&name.len()) && !name.contains(['/', ' ', '\0', ':']);
-        if !valid {
+        if !netdevice::is_name(&name) {
             return Err(TapError::Name(name));
         }
         if !(1..=MAX_QUEUES).contains(&spec.queues) {
