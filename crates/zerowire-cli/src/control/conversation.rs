@@ -7,7 +7,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::connections::Connection;
-use super::http::{BadRequest, ControlRequest, Parsed, Response, ResponseBody, Stream, parse, response};
+use super::http::{
+    BadRequest, ControlRequest, Method, Parsed, Response, ResponseBody, Stream, parse, response,
+};
 use super::serve::Handler;
 
 /// Time for a client to send a whole request, from the moment that it may begin.
@@ -51,16 +53,17 @@ pub fn converse(connection: &Connection, handler: &dyn Handler, admitted: bool) 
                 return;
             }
         };
-        if !admitted {
-            connection.last(&Response::error(403, FORBIDDEN, None));
-            return;
+        let mut response =
+            if admitted { handler.answer(&request, &body) } else { Response::error(403, FORBIDDEN, None) };
+        match response.body {
+            _ if request.method == Method::Head => response = response.without_body(),
+            ResponseBody::Stream(stream) => {
+                connection.stream(handler, &response, stream);
+                return;
+            }
+            ResponseBody::Whole(_) | ResponseBody::Length(_) => {}
         }
-        let response = handler.answer(&request, &body);
-        if let ResponseBody::Stream(stream) = response.body {
-            connection.stream(handler, &response, stream);
-            return;
-        }
-        if !request.keeps_alive {
+        if !admitted || !request.keeps_alive {
             connection.last(&response);
             return;
         }

@@ -72,15 +72,19 @@ pub enum Routed<'a> {
     Nothing,
 }
 
-/// Finds what `method` on `path` does.
+/// Finds what `method` on `path` does: HEAD what GET does.
 pub fn find(method: Method, path: &[String]) -> Routed<'_> {
+    let asked = if method == Method::Head { Method::Get } else { method };
     let mut methods = Vec::new();
     for route in &ROUTES {
         let Some(name) = matches(route.path, path) else { continue };
-        if route.method == method {
+        if route.method == asked {
             return Routed::Action(route.action, name);
         }
         methods.push(route.method.name());
+        if route.method == Method::Get {
+            methods.push(Method::Head.name());
+        }
     }
     if methods.is_empty() { Routed::Nothing } else { Routed::Methods(methods) }
 }
@@ -129,10 +133,12 @@ mod tests {
         assert_eq!(find(Method::Get, &path("vms")), Routed::Action(Action::List, ""));
         assert_eq!(find(Method::Delete, &path("vms/a b")), Routed::Action(Action::Remove, "a b"));
         assert_eq!(find(Method::Post, &path("vms/a/drain")), Routed::Action(Action::Drain, "a"));
-        assert_eq!(find(Method::Delete, &path("vms")), Routed::Methods(vec!["GET"]));
+        assert_eq!(find(Method::Delete, &path("vms")), Routed::Methods(vec!["GET", "HEAD"]));
+        assert_eq!(find(Method::Head, &path("vms")), Routed::Action(Action::List, ""));
+        assert_eq!(find(Method::Head, &path("vms/a/drain")), Routed::Methods(vec!["POST"]));
         assert_eq!(
             find(Method::Post, &path("vms/a")),
-            Routed::Methods(vec!["GET", "PUT", "PATCH", "DELETE"])
+            Routed::Methods(vec!["GET", "HEAD", "PUT", "PATCH", "DELETE"])
         );
         for nothing in ["", "vms/", "vm", "vms/a/drain/b", "vms//drain", "metrics/"] {
             assert_eq!(find(Method::Get, &path(nothing)), Routed::Nothing, "{nothing}");

@@ -211,7 +211,7 @@ fn a_bad_request_changes_nothing_and_says_what_and_where() {
             ("DELETE", "/vms/zwnone", "", 404, None, "no VM is named"),
             ("POST", "/vms/zwnone/drain", "", 404, None, "no VM is named"),
             ("PATCH", "/vms/zwnone", "{}", 404, None, "no VM is named"),
-            ("POST", "/vms/zwthere", "", 405, None, "GET, PUT, PATCH, DELETE"),
+            ("POST", "/vms/zwthere", "", 405, None, "GET, HEAD, PUT, PATCH, DELETE"),
             ("BREW", "/version", "", 405, None, "GET"),
             ("GET", "/stats?steam", "", 400, None, "'steam' is not known"),
             ("GET", "/vms?x", "", 400, None, "'x' is not known"),
@@ -302,6 +302,35 @@ fn a_connection_takes_one_request_after_another() {
         stream.read_exact(&mut word).expect("a word");
         assert_eq!(&word, b"HTTP/1.1 100 Continue\r\n\r\n");
         assert_eq!(say(&mut stream, body.as_bytes()).0, 201);
+    });
+}
+
+/// The head alone, on a connection that goes on.
+#[test]
+fn head_answers_as_get_does_without_a_body() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        for (target, status) in
+            [("/version", 200), ("/vms/zwnone", 404), ("/vms?x", 400), ("/vms/a/drain", 405)]
+        {
+            let answer = |method: &str| {
+                let mut stream = dial(&server.control());
+                let last = "GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n";
+                write!(stream, "{method} {target} HTTP/1.1\r\n\r\n{last}").expect("sent");
+                let mut answers = String::new();
+                stream.read_to_string(&mut answers).expect("all answers");
+                let (answer, _) = answers.split_at(answers.rfind("HTTP/1.1").expect("the last"));
+                answer.to_owned()
+            };
+            let (got, head) = (answer("GET"), answer("HEAD"));
+            assert_eq!((split(&got).0, head.as_str()), (status, &got[..head.len()]), "{target}");
+            assert!(head.ends_with("\r\n\r\n") && head.contains("Content-Length: "), "{head}");
+        }
+        let mut stream = dial(&server.control());
+        stream.write_all(b"HEAD /stats?stream HTTP/1.1\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the end");
+        assert!(answer.ends_with("Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"), "{answer}");
     });
 }
 

@@ -18,6 +18,8 @@ const MAX_HEADERS: usize = 64;
 pub enum Method {
     /// Read.
     Get,
+    /// Read what GET says, without its body.
+    Head,
     /// Make.
     Put,
     /// Change.
@@ -35,6 +37,7 @@ impl Method {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Get => "GET",
+            Self::Head => "HEAD",
             Self::Put => "PUT",
             Self::Patch => "PATCH",
             Self::Delete => "DELETE",
@@ -44,7 +47,7 @@ impl Method {
     }
 
     fn parse(word: Option<&str>) -> Self {
-        let known = [Self::Get, Self::Put, Self::Patch, Self::Delete, Self::Post];
+        let known = [Self::Get, Self::Head, Self::Put, Self::Patch, Self::Delete, Self::Post];
         known.into_iter().find(|m| word == Some(m.name())).unwrap_or(Self::Other)
     }
 }

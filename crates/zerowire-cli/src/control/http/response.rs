@@ -19,6 +19,8 @@ pub enum Stream {
 pub enum ResponseBody {
     /// All of it.
     Whole(Vec<u8>),
+    /// Its length alone, bytes.
+    Length(usize),
     /// In chunks, one after the other.
     Stream(Stream),
 }
@@ -85,23 +87,33 @@ impl Response {
         Self { status: 200, content_type, allow: Vec::new(), body: ResponseBody::Stream(stream) }
     }
 
+    /// What HEAD gets (RFC 9110, section 9.3.2). Of a stream, the head is all that [`Self::bytes`]
+    /// has.
+    pub fn without_body(mut self) -> Self {
+        if let ResponseBody::Whole(body) = &self.body {
+            self.body = ResponseBody::Length(body.len());
+        }
+        self
+    }
+
     /// The bytes of it, as far as they are known.
     pub fn bytes(&self, keeps_alive: bool) -> Vec<u8> {
         let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason(self.status));
         if !self.allow.is_empty() {
             let _ = write!(head, "Allow: {}\r\n", self.allow.join(", "));
         }
-        match &self.body {
+        let length = match &self.body {
+            ResponseBody::Whole(body) => Some(body.len()),
+            ResponseBody::Length(len) => Some(*len),
+            ResponseBody::Stream(_) => None,
+        };
+        let content_type = self.content_type;
+        let _ = match length {
             // A response of this status has neither length nor type (RFC 9110, section 8.6).
-            ResponseBody::Whole(_) if self.status == 204 => {}
-            ResponseBody::Whole(body) => {
-                let _ =
-                    write!(head, "Content-Type: {}\r\nContent-Length: {}\r\n", self.content_type, body.len());
-            }
-            ResponseBody::Stream(_) => {
-                let _ = write!(head, "Content-Type: {}\r\nTransfer-Encoding: chunked\r\n", self.content_type);
-            }
-        }
+            Some(_) if self.status == 204 => Ok(()),
+            Some(len) => write!(head, "Content-Type: {content_type}\r\nContent-Length: {len}\r\n"),
+            None => write!(head, "Content-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n"),
+        };
         if !keeps_alive {
             head.push_str("Connection: close\r\n");
         }

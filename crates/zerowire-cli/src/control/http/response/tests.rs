@@ -15,6 +15,8 @@ fn responses_have_the_length_that_they_say() {
     assert_eq!(body, "{\"error\":\"port 'x' is \\\"bad\\\"\",\"pointer\":\"/port\"}\n");
     let bad = text(&Response::error(400, "no", None), true);
     assert!(bad.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{bad}");
+    let without = text(&Response::error(400, "no", None).without_body(), true);
+    assert!(bad.len() > without.len() && bad.starts_with(&without), "{without}");
     assert_eq!(text(&Response::empty(204), true), "HTTP/1.1 204 No Content\r\n\r\n");
     let stream = text(&Response::stream(Stream::JsonLines), true);
     assert!(stream.contains("Transfer-Encoding: chunked") && !stream.contains("Content-Length"), "{stream}");
