@@ -1,5 +1,6 @@
 //! Keys of JSON that programs read are snake_case; those of a VM's configuration are the file's.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -73,4 +74,21 @@ fn of_the_doctor() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(report["checks"].as_array().is_some_and(|checks| checks.len() > 10), "{report}");
     assert_eq!(odd_keys(&report), [""; 0]);
+
+    // The page names all keys, and no others.
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, page) = page.split_once("\n## JSON\n").expect("the heading");
+    for (name, object) in [
+        ("machine", &report["machine"]),
+        ("checks", &report["checks"][0]),
+        ("verdicts", &report["verdicts"][0]),
+    ] {
+        let (_, line) = page.split_once(&format!("\n- `{name}`")).expect(name);
+        let line = line.split('.').next().expect("a sentence");
+        let words =
+            line.split([' ', ',', ':']).filter(|word| !["", "each", "with", "or", "null"].contains(word));
+        let keys = object.as_object().expect("an object").keys();
+        assert_eq!(words.collect::<BTreeSet<_>>(), keys.map(String::as_str).collect(), "{name}");
+    }
 }
