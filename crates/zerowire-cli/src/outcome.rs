@@ -132,6 +132,18 @@ pub fn ended(failure: Option<anyhow::Error>, signal: Option<u8>, written: Result
     }
 }
 
+/// The same where something else had to be done, whatever the transfer's end.
+///
+/// # Errors
+/// Both where both failed.
+pub fn also(ended: Result<ExitCode>, done: Result<()>) -> Result<ExitCode> {
+    match (ended, done) {
+        (ended, Ok(())) => ended,
+        (Ok(_), Err(e)) => Err(e),
+        (Err(failure), Err(e)) => Err(anyhow!("{failure:#}; {e:#}")),
+    }
+}
+
 /// Prints `result` as one line of JSON.
 pub fn print<R: Serialize>(result: &R) -> Result<()> {
     let line = serde_json::to_string(result)?;
@@ -151,5 +163,24 @@ pub fn write<R: Serialize>(result: &R, to: Destination<'_>, text: impl FnOnce(&R
             std::io::stdout().write_all(text.as_bytes()).context("can't write to standard output")
         }
         json => json.write(result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_that_failed_says_so_though_something_else_failed_too() {
+        let text = |failure: Option<&'static str>, signal, done: Option<&'static str>| {
+            let fail = |e: Option<&'static str>| e.map_or(Ok(()), |e| Err(anyhow!(e).context("why")));
+            let ended = also(ended(fail(failure).err(), signal, Ok(())), fail(done));
+            ended.map_err(|e| format!("{e:#}"))
+        };
+        assert_eq!(text(None, None, None), Ok(ExitCode::SUCCESS));
+        assert_eq!(text(None, None, Some("NIC")), Err("why: NIC".to_owned()));
+        assert_eq!(text(None, Some(2), Some("NIC")), Err("why: NIC".to_owned()));
+        assert_eq!(text(Some("disk"), None, None), Err("why: disk".to_owned()));
+        assert_eq!(text(Some("disk"), None, Some("NIC")), Err("why: disk; why: NIC".to_owned()));
     }
 }

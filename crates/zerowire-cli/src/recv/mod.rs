@@ -77,8 +77,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     drop(receiver);
     let restored = setup.restore();
     let written = report.write(&json, args.quiet, args.to_stdout());
-    restored?;
-    outcome::ended(failure, signal, written)
+    outcome::also(outcome::ended(failure, signal, written), restored)
 }
 
 /// Whether an argument is out of range that only the library knows.
