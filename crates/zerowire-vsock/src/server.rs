@@ -14,7 +14,7 @@ use zerowire_vhost::serve::{
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
-use crate::config::{VsockConfig, check, check_handed, connected_order};
+use crate::config::{VmsCheck, VsockConfig, check, check_handed, checked, connected_order};
 use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, OwnSockets, PathConnector};
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
@@ -250,7 +250,7 @@ impl VsockServer {
             return Err(StartError::Count(0).into());
         }
         let server = Self::empty_captured(capture, own);
-        server.enter(&mut configs)?;
+        server.enter(&mut configs, check)?;
         let mut inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         check_handed(&configs, &inherited)?;
         for i in connected_order(&configs, &[]) {
@@ -274,7 +274,7 @@ impl VsockServer {
         let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
         let parts = VsockParts { threads: Arc::new(GroupThreads::one()), ..VsockParts::default() };
         let server = Self { parts, start: Instant::now() };
-        server.enter(&mut configs)?;
+        server.enter(&mut configs, checked)?;
         for (config, handed) in configs.iter().zip(handed) {
             server.parts.serve(config, None, Prepared::handed(config, handed, keeper))?;
         }
@@ -292,13 +292,13 @@ impl VsockServer {
         keeper: &Arc<dyn HostKeeper>,
     ) -> Result<(), VsockServerError> {
         let mut configs = [config];
-        self.enter(&mut configs)?;
+        self.enter(&mut configs, checked)?;
         let [config] = &configs;
         self.parts.serve(config, None, Prepared::handed(config, handed, keeper))
     }
 
     /// Enters VMs, complete.
-    fn enter(&self, configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+    fn enter(&self, configs: &mut [VsockConfig], check: VmsCheck) -> Result<(), VsockServerError> {
         let vms = configs.len();
         configs.iter_mut().for_each(|config| config.complete(vms));
         self.parts.roster.enter(configs, check)

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_VSOCK;
-use zerowire_vhost::serve::{ChangeTurn, StartError, VmTurn};
+use zerowire_vhost::serve::{ChangeTurn, StartError, VmTurn, normal};
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
@@ -131,7 +131,7 @@ fn socket_key(e: &VsockServerError, socket: &Path) -> Option<&'static str> {
         VsockServerError::PathOfPort { path, .. } | VsockServerError::ControlTaken { path, .. } => path,
         _ => return None,
     };
-    Some(if path == socket { "socket" } else { "uds" })
+    Some(if normal(path) == normal(socket) { "socket" } else { "uds" })
 }
 
 /// The key of this socket is to blame, if one is.

@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use zerowire_guest::vsock::HOST_CID;
@@ -18,6 +19,7 @@ in_both_modes! {
     limits_change_and_nothing_else_does
     a_bad_request_changes_nothing_and_says_what_and_where
     no_guest_manages_the_program
+    relative_and_absolute_paths_of_one_socket_are_the_same
     captures_begin_and_end_while_vms_run
     ctl_and_top_work_on_it
     vms_that_come_and_go_leave_nothing_behind
@@ -238,6 +240,42 @@ fn no_guest_manages_the_program(mode: Mode) {
     assert_eq!(guest.connect(HOST_CID, 6000), None, "nobody listens there");
     drop(guest);
     program.stop();
+}
+
+/// A confined process, which has no folder, serves VMs with relative paths all the same.
+fn relative_and_absolute_paths_of_one_socket_are_the_same(mode: Mode) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.current_dir(dir.path()).args(["vsock", "--control", "control"]).args(mode);
+    let program = Program::of(command, Restrict::default());
+    program.wait_log("control socket at");
+    let put = |name: &str, cid: u64, socket: &str, uds: &str| {
+        let body = json!({ "socket": socket, "cid": cid, "uds": uds }).to_string();
+        let (status, text) = ask(&at("control"), "PUT", &format!("/vms/{name}"), &body);
+        let said: Value = serde_json::from_str(&text).expect("JSON");
+        (status, said["pointer"].as_str().unwrap_or_default().to_owned())
+    };
+    for (name, cid) in [("a", 3), ("b", 4)] {
+        assert_eq!(put(name, cid, &format!("{name}.s"), name).0, 201);
+    }
+    for (socket, uds, pointer) in [
+        ("a.s", "c", "/socket"),
+        ("c.s", "a", "/uds"),
+        ("control", "c", "/socket"),
+        ("a_22", "c", "/socket"),
+        ("c.s", "b_22", "/uds"),
+    ] {
+        let (socket, uds) = (at(socket).display().to_string(), at(uds).display().to_string());
+        assert_eq!(put("c", 5, &socket, &uds), (409, pointer.to_owned()), "{socket} {uds}");
+    }
+    for name in ["a", "b"] {
+        let mut guest = Guest::start(&at(&format!("{name}.s")));
+        let (conn, mut stream) = guest.open(&at(name), 1000);
+        guest.ping(conn, &mut stream);
+    }
+    let (_, log) = program.stop();
+    assert!(!log.contains("ERROR") && !log.contains("died"), "{log}");
 }
 
 fn captures_begin_and_end_while_vms_run(mode: Mode) {

@@ -1,6 +1,7 @@
 //! What servers of every device check and open before they start.
 
 use std::collections::{HashMap, HashSet};
+use std::env::current_dir;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::{Component, Path, PathBuf};
@@ -105,10 +106,11 @@ impl Paths {
     }
 }
 
-/// A path without `.` and doubled slashes. Other ways to write one path twice are found when the
-/// socket is bound.
+/// A path from the root on, without `.` and doubled slashes. Other ways to write one path twice are
+/// found when the socket is bound.
 pub fn normal(path: &Path) -> PathBuf {
-    path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
+    let folder = if path.is_absolute() { PathBuf::new() } else { current_dir().unwrap_or_default() };
+    folder.join(path).components().filter(|c| !matches!(c, Component::CurDir)).collect()
 }
 
 /// Takes the descriptors among the end points. This has to happen before anything is opened

@@ -65,6 +65,13 @@ fn nothing_may_be_there_twice() {
     let e = error(vec![config("a", 3), same]);
     assert!(e.contains("/run/./a.vsock") && e.contains("VM b") && e.contains("VM a"), "{e}");
 
+    let folder = std::env::current_dir().unwrap();
+    let (mut absolute, mut relative) = (config("a", 3), config("b", 4));
+    absolute.uds = folder.join("u");
+    relative.endpoint = Endpoint::Path("./u.map".into());
+    let e = error(vec![absolute, relative]);
+    assert!(e.contains("socket path ./u.map") && e.contains("VM a"), "{e}");
+
     let mut derived = config("b", 4);
     derived.uds = "/run/a.vsock.seqpacket".into();
     assert!(error(vec![config("a", 3), derived]).contains("/run/a.vsock.seqpacket"));
@@ -107,6 +114,12 @@ fn no_guest_reaches_the_control_socket() {
     for path in ["/run/a.vsock", "/run//a.vhost", "/run/a.vsock.map"] {
         let e = error(with(path));
         assert!(e.contains("VM a") && e.contains("is the control socket's"), "{e}");
+    }
+    let relative = |c: &mut VsockConfig| c.uds = "a".into();
+    let folder = std::env::current_dir().unwrap();
+    for (path, words) in [("a_22", "port 22"), ("a", "is the control socket's")] {
+        let e = error(one(|c| (relative(c), c.control = Some(folder.join(path))).0));
+        assert!(e.contains(words), "{e}");
     }
     check_vms(&mut with("/run/a.vsock_022")).expect("no port is written like this");
 }
