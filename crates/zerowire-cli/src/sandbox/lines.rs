@@ -2,7 +2,7 @@
 //!
 //! A child writes to a socket. Its lines go to the supervisor's log, as lines of its VM and under
 //! that VM's rate. So a child that was taken over writes neither in the name of a VM that it does
-//! not serve nor faster than it may.
+//! not serve, or has just let go, nor faster than it may.
 
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -25,27 +25,42 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// The names of the VMs that a child serves, which come and go. Clones are the same list.
 #[derive(Clone, Default)]
-pub(crate) struct VmNames(Arc<Mutex<Vec<String>>>);
+pub(crate) struct VmNames(Arc<Mutex<NameLists>>);
+
+#[derive(Default)]
+struct NameLists {
+    now: Vec<String>,
+    /// Those before the last change: what the child said of them may not be read yet.
+    before: Vec<String>,
+}
 
 impl VmNames {
     /// These for now.
     pub(crate) fn of(names: impl IntoIterator<Item = String>) -> Self {
-        Self(Arc::new(Mutex::new(names.into_iter().collect())))
+        let now = names.into_iter().collect();
+        Self(Arc::new(Mutex::new(NameLists { now, before: Vec::new() })))
     }
 
     /// These from now on.
     pub(crate) fn set(&self, names: impl Iterator<Item = String>) {
-        *lock(&self.0) = names.collect();
+        let lists = &mut *lock(&self.0);
+        lists.before = std::mem::replace(&mut lists.now, names.collect());
     }
 
     /// The first one.
     pub(crate) fn first(&self) -> String {
-        lock(&self.0).first().cloned().unwrap_or_default()
+        lock(&self.0).now.first().cloned().unwrap_or_default()
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<String> {
-        lock(&self.0).clone()
+        lock(&self.0).now.clone()
+    }
+
+    /// All whose lines the child writes.
+    fn of_lines(&self) -> Vec<String> {
+        let lists = lock(&self.0);
+        lists.now.iter().chain(&lists.before).cloned().collect()
     }
 }
 
@@ -77,10 +92,10 @@ fn relay(vms: VmNames, mut pipe: impl Read + Send + 'static) {
         let mut lines = Lines::default();
         let mut buffer = [0; LINE_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            lines.take(&buffer[..count], |line| log(&vms.all(), line));
+            lines.take(&buffer[..count], |line| log(&vms.of_lines(), line));
             std::thread::sleep(PAUSE);
         }
-        lines.finish(|line| log(&vms.all(), line));
+        lines.finish(|line| log(&vms.of_lines(), line));
     });
     if let Err(e) = started {
         tracing::error!("{name}: no thread for its log: {e}");
@@ -155,6 +170,24 @@ mod tests {
         assert_eq!(told(b"thread 'a' panicked"), "ERROR web: thread 'a' panicked");
         assert_eq!(told(b" WARN web: \x1b[2Ja\tb"), "WARN web: [2Jab");
         assert_eq!(told(b"\xff\xfe"), "ERROR web: \u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn a_line_is_of_a_vm_that_has_just_left() {
+        let names = VmNames::of(["a".to_owned(), "b".to_owned()]);
+        for (left, lines) in [
+            (&["a"][..], ["INFO b: removed", "ERROR a: panicked"]),
+            (&[], ["INFO a: removed", "ERROR a: panicked"]),
+        ] {
+            names.set(left.iter().map(|name| (*name).to_owned()));
+            let vms = names.of_lines();
+            let said = lines.map(|line| {
+                let (level, vm, text) = parts(&vms, line.as_bytes());
+                format!("{level} {vm}: {text}")
+            });
+            assert_eq!(said, lines);
+            assert_eq!(names.all(), left);
+        }
     }
 
     /// One byte at a time, and a word at the end.

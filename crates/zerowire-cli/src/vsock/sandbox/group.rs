@@ -96,8 +96,10 @@ impl VsockGroup {
         let order = GroupOrder::Connected { vm, number, errno };
         let sent = match channel.send_when_few(&order, &fds, deadline) {
             Err(e) if is_crowded(&e) => {
-                let name = self.vm(vm).map_or_else(String::new, |vm| vm.config.name.clone());
-                tracing::warn!("{name}: a connection to a host program is tried again: {e}");
+                if let Some(vm) = self.vm(vm) {
+                    let name = &vm.config.name;
+                    tracing::warn!("{name}: a connection to a host program is tried again: {e}");
+                }
                 // As for a backlog that is full.
                 let errno = Some(libc::EAGAIN);
                 channel.send(&GroupOrder::Connected { vm, number, errno }, &[])
