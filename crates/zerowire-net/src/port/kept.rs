@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 
 use super::Port;
 use crate::Policy;
+use crate::link::LinkState;
 
 /// What one side of a port tells the other one, with the descriptors that come along.
 pub type PortText = (String, Vec<OwnedFd>);
@@ -45,6 +46,11 @@ pub trait KeptPort: Send + Sync {
 
     /// The name that the interface has now. Nobody waits for what a child has asked meanwhile.
     fn interface(&self) -> String;
+
+    /// Whether the interface can carry frames.
+    fn link_state(&self) -> LinkState {
+        LinkState::by_name(&self.interface())
+    }
 }
 
 /// What became of a verb.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::port::{KeptPort, PortAnswer, PortSpec};
-use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
+use zerowire_net::{LinkObserver, PortState, VmConfig};
 use zerowire_vhost::serve::Listener;
 
 use super::message::ChildOrder;
@@ -70,7 +70,7 @@ fn tell(done: Result<String, String>, fds: &[BorrowedFd<'_>], channel: &Channel)
 /// What the statistics have of it.
 pub(super) fn state(port: &dyn KeptPort, spec: &PortSpec) -> PortState {
     let interface = port.interface();
-    let interface_state = LinkState::by_name(&interface);
+    let interface_state = port.link_state();
     PortState { interface, interface_state, link: None, kernel_copies: spec.kernel_copies(), capture: None }
 }
 
@@ -102,4 +102,38 @@ pub(super) fn follow(keeper: &Arc<Keeper<NetVm>>, name: &str, mut observer: Link
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_net::LinkState;
+    use zerowire_net::port::PortText;
+
+    use super::*;
+
+    struct WithoutInterface;
+
+    impl KeptPort for WithoutInterface {
+        fn hand(&self) -> Result<PortText, String> {
+            Ok((String::new(), Vec::new()))
+        }
+
+        fn carry_out(&self, _verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
+            PortAnswer::Nothing
+        }
+
+        fn interface(&self) -> String {
+            "none-is-so-named".to_owned()
+        }
+
+        fn link_state(&self) -> LinkState {
+            LinkState::Up
+        }
+    }
+
+    #[test]
+    fn a_port_has_the_state_that_it_says() {
+        let spec: PortSpec = "tap:zwstate".parse().expect("a port");
+        assert_eq!(state(&WithoutInterface, &spec).interface_state, LinkState::Up);
+    }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Tap, TapPort, TapSettings, TapSpec};
 use crate::config::check_mtu;
+use crate::link::LinkState;
 use crate::port::kept::text;
 use crate::port::{KeptPort, OpenPort, PortAnswer, PortParts, PortText};
 
@@ -41,6 +42,10 @@ impl KeptPort for Tap {
 
     fn interface(&self) -> String {
         self.name.clone()
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.link_state()
     }
 }
 
