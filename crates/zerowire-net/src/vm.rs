@@ -310,6 +310,7 @@ impl Backing for VmContext {
         self.port.begin();
         // With link=follow the guest sees it, and the log has it already.
         if self.shared.link.is_none()
+            && !self.control.is_quiet()
             && let Some(why) = self.port.link_state().problem(&self.port.interface())
         {
             tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);

@@ -9,6 +9,7 @@
 //! * [`serve`]: a VM's socket and its control thread.
 //! * [`answer`]: what one thread answers another.
 //! * [`files`]: files whose file system may never answer.
+//! * [`news`]: what the log hears of that can happen all the time.
 //!
 //! **Threads.** Each VM has a control thread ([`serve`]), which listens on its socket and speaks
 //! the protocol ([`session`]) for a [`Device`](serve::Device). The device has its rings served by
@@ -25,6 +26,7 @@ pub mod files;
 pub mod host;
 pub mod limit;
 pub mod memory;
+pub mod news;
 pub mod ring;
 pub mod serve;
 pub mod session;

@@ -24,7 +24,6 @@ mod lists;
 mod loans;
 pub mod mapped;
 mod names;
-mod news;
 mod paces;
 pub mod protocol;
 mod queues;

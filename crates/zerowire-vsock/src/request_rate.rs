@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use zerowire_vhost::limit::{BucketSpec, TokenBucket};
 
-use super::news::News;
+use zerowire_vhost::news::News;
 
 /// A bucket of as many requests as may come in a second; it fills evenly, and is full at first.
 #[derive(Debug)]

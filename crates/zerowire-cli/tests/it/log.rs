@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
 use crate::support::refused::{repeat_an_error, send_what_is_lost};
-use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
+use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 
@@ -111,6 +111,38 @@ fn lost_memory_fills_no_log() {
             let (_, log) = program.stop();
             let told = log.lines().filter(|l| l.contains("a front end truncated the file")).count();
             assert!((1..=most).contains(&told), "{told} lines, at most {most}");
+        });
+    }
+}
+
+/// One that stays is told of nevertheless.
+#[test]
+fn front_ends_that_come_and_leave_alike_fill_no_log() {
+    const TIMES: usize = 30;
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = start(dir.path(), ["zwlogi", "zwlogj"], sandbox, Restrict::default());
+            let path = dir.path().join("zwlogi");
+            for n in 0..TIMES {
+                let mut front = connect(&path);
+                if n < TIMES / 2 {
+                    front.set_mtu(66).expect_err("it is refused");
+                }
+                front.negotiate(features::VERSION_1).expect("features");
+            }
+            let count = |log: &str, words| log.lines().filter(|line| line.contains(words)).count();
+            let mut guest = Guest::start(connect(&path));
+            guest.ping(&mut Peer::new("zwlogi"));
+            // The first three, one for the minute, and the guest.
+            wait_until("it is told of", || count(&program.log(), "front end connected") == 5);
+            drop(guest);
+            let (out, log) = program.stop();
+            let told = ["front end connected", "connection ended", "MTU 66"].map(|words| count(&log, words));
+            assert_eq!(told, [5, 5, 4], "{log}");
+            let stats: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+            assert_eq!(stats["vms"][0]["connections"], TIMES + 1, "{out}");
+            assert!(log.contains("told of once a minute"), "{log}");
         });
     }
 }

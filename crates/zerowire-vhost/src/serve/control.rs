@@ -48,6 +48,8 @@ pub struct Control {
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub status: AtomicU64,
     stop: AtomicBool,
+    /// True: its front end comes like those before it, of which the log has heard.
+    quiet: AtomicBool,
     /// Its front end is the last one.
     draining: AtomicBool,
     /// How often the thread was asked for a sign of life.
@@ -83,6 +85,7 @@ impl Control {
             protocol_features: AtomicU64::new(0),
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            quiet: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -130,6 +133,15 @@ impl Control {
     /// Whether a front end is connected.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether the log has heard of front ends like the present one, and hears nothing of it.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_quiet(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
     }
 
     /// Whether [`Self::drain`] was called.

@@ -23,6 +23,7 @@ mod start;
 mod stats;
 mod system_calls;
 mod turn;
+mod visits;
 mod watch;
 
 pub use access::SocketAccess;

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// From the end of a session to the end of the next: a session that takes longer is not quick.
 const CALM: Duration = Duration::from_secs(1);
 /// Front ends in a row that left for one reason when the log says so.
-const TELLING: u32 = 3;
+pub(super) const TELLING: u32 = 3;
 
 /// What a front end did when it left by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@ use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
 use super::pace::{Pace, Progress};
+use super::visits::{VisitEnd, Visits};
 use super::watch::WatchedSession;
 use crate::session::{Session, SessionError, SessionImage};
 
@@ -45,6 +46,8 @@ pub(super) fn run(
         control.answer();
         if let Some((session, connection)) = seat.take_up() {
             tracing::info!("{}: goes on with the session of a process before", control.name);
+            seat.visits.go_on();
+            control.set_quiet(false);
             seat.serve(session, connection, None);
         } else if seat.away {
             sleep(control, None, None, None);
@@ -89,6 +92,7 @@ struct Seat<'a> {
     link: Option<Box<dyn Admission>>,
     orders: Receiver<Order>,
     pace: Pace,
+    visits: Visits,
     /// Why the socket can't be opened or closed, as the log has said.
     refused: Option<String>,
     /// No front end is accepted before.
@@ -117,6 +121,7 @@ impl<'a> Seat<'a> {
             link,
             orders,
             pace: Pace::default(),
+            visits: Visits::default(),
             refused: None,
             not_before: None,
             away: false,
@@ -170,7 +175,10 @@ impl<'a> Seat<'a> {
         match self.listener.accept() {
             Ok(stream) => {
                 let stream = stream?;
-                tracing::info!("{}: front end connected", control.name);
+                control.set_quiet(!self.visits.begin(Instant::now()));
+                if !control.is_quiet() {
+                    tracing::info!("{}: {CONNECTED}", control.name);
+                }
                 match stream.set_nonblocking(true) {
                     Ok(()) => return Some(stream),
                     Err(e) => tracing::error!("{}: {e}", control.name),
@@ -233,12 +241,7 @@ impl<'a> Seat<'a> {
         drop(session);
         drop(connection);
         match end {
-            End::Closed(Ok(why)) => tracing::info!("{}: connection ended: {why}", control.name),
-            End::Closed(Err(e)) => {
-                self.vm.set_error(e.to_string());
-                control.connection_errors.fetch_add(1, Ordering::Release);
-                tracing::error!("{}: connection ended: {e}", control.name);
-            }
+            End::Closed(how) => self.report_end(how),
             End::HandedOver(image, reply) => self.give(image, reply),
         }
         if let Some(queues) = queues {
@@ -260,6 +263,30 @@ impl<'a> Seat<'a> {
                 "{}: front ends connect and leave without a pause: the next ones wait, longer and longer",
                 control.name
             );
+        }
+    }
+
+    /// A connection has ended.
+    fn report_end(&mut self, how: Result<&'static str, SessionError>) {
+        let control = self.vm.control();
+        let (text, is_error) = match how {
+            Ok(why) => (why.to_owned(), false),
+            Err(e) => (e.to_string(), true),
+        };
+        let next = match self.visits.end(&text, Instant::now()) {
+            VisitEnd::Told => Some(""),
+            VisitEnd::ToldLast => Some("; the next ones like this are told of once a minute"),
+            VisitEnd::Untold => None,
+        };
+        let name = &control.name;
+        match next {
+            Some(next) if is_error => tracing::error!("{name}: connection ended: {text}{next}"),
+            Some(next) => tracing::info!("{name}: connection ended: {text}{next}"),
+            None => {}
+        }
+        if is_error {
+            self.vm.set_error(text);
+            control.connection_errors.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -355,13 +382,18 @@ impl<'a> Seat<'a> {
                 Ok(None) => return End::Closed(Ok(LEFT)),
                 Err(SessionError::Wire(WireError::WouldBlock)) => {
                     watched.settle(session, connection);
+                    if self.visits.stays(Instant::now()) {
+                        control.set_quiet(false);
+                        tracing::info!("{}: {CONNECTED}", control.name);
+                    }
                     let link = self.link.as_deref();
                     let left = first.map(|at| at.saturating_duration_since(Instant::now()));
                     if left == Some(Duration::ZERO) {
                         let text = format!("no message within {FIRST_MESSAGE:?} of its connection");
                         return End::Closed(Err(SessionError::Protocol { request: "front end", text }));
                     }
-                    let patience = [link.and_then(|l| l.due(true)), left].into_iter().flatten().min();
+                    let due = self.visits.due(Instant::now());
+                    let patience = [link.and_then(|l| l.due(true)), left, due].into_iter().flatten().min();
                     sleep(control, Some(connection.stream().as_fd()), link, patience);
                 }
                 Err(e) => return End::Closed(Err(e)),
@@ -377,6 +409,9 @@ const UNCLOSED: &str =
 /// A file came where a socket or a pipe is expected.
 const FOREIGN: &str =
     "its descriptor is of a file system that may never answer: use a pipe, a socket or a memfd";
+
+/// What the log says of a front end that it hears of.
+const CONNECTED: &str = "front end connected";
 
 /// Why most sessions end.
 const LEFT: &str = "front end left";

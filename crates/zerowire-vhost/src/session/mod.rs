@@ -159,7 +159,10 @@ impl<'a> Session<'a> {
     }
 
     fn report_refusal(&self, request: &str, text: &str) {
-        tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
+        let control = self.vm.control();
+        if !control.is_quiet() {
+            tracing::error!("{}: {request} refused: {text}", control.name);
+        }
         self.vm.set_error(format!("{request}: {text}"));
     }
 

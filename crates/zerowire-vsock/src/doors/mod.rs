@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
+use zerowire_vhost::news::News;
 use zerowire_vhost::serve::{Bound, ListenError, SocketAccess, SocketFile, bind_unix};
 
 use super::connector::{HostConnector, OwnSockets, PathConnector, with_suffix};
 use super::mapped::{MapClient, MapPolicy};
-use super::news::News;
 use super::packet::Kind;
 use super::socket::socket_type;
 pub(super) use line::{HostLine, read_line};

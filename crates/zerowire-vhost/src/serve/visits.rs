@@ -1,0 +1,128 @@
+//! Which front ends the log hears of. One that is refused, or lacks what it wants, comes again and
+//! again for good.
+//!
+//! A visit is short if it ends at once. Of short ones in a row that end in the same way, the log
+//! hears of the first ones, and then of one a minute. One that stays is told of as soon as it is
+//! no short visit any more.
+
+use std::time::{Duration, Instant};
+
+use super::pace::TELLING;
+use crate::news::News;
+
+/// Longer visits are not short.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// What the log hears of a visit's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VisitEnd {
+    /// It.
+    Told,
+    /// It, and that the next ones like it are told of once a minute.
+    ToldLast,
+    /// Nothing.
+    Untold,
+}
+
+/// The visits of front ends to one VM.
+#[derive(Debug, Default)]
+pub(super) struct Visits {
+    /// When the present one began; None where it began in another process.
+    began: Option<Instant>,
+    /// True: the log has not heard of the present one.
+    untold: bool,
+    /// Short ones in a row that ended in the same way.
+    alike: u32,
+    /// The way in which they ended.
+    end: String,
+    news: News,
+}
+
+impl Visits {
+    /// A front end has connected. Whether the log hears of it now.
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        self.began = Some(now);
+        self.untold = self.alike >= TELLING && !self.news.is_due(now);
+        !self.untold
+    }
+
+    /// Goes on with a session of another process.
+    pub(super) fn go_on(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long until the log hears of the present one; None where it has.
+    pub(super) fn due(&self, now: Instant) -> Option<Duration> {
+        let stays = now.saturating_duration_since(self.began.filter(|_| self.untold)?);
+        Some(SHORT.saturating_sub(stays))
+    }
+
+    /// Whether the log hears of the present one now, since it has stayed.
+    pub(super) fn stays(&mut self, now: Instant) -> bool {
+        let stays = self.due(now) == Some(Duration::ZERO);
+        if stays {
+            (self.untold, self.alike) = (false, 0);
+        }
+        stays
+    }
+
+    /// The present one ends.
+    pub(super) fn end(&mut self, how: &str, now: Instant) -> VisitEnd {
+        let is_short = self.began.is_some_and(|began| now.saturating_duration_since(began) < SHORT);
+        let is_alike = is_short && self.alike > 0 && self.end == how;
+        if !is_alike {
+            (self.alike, self.end) = (0, how.to_owned());
+        }
+        self.alike = if is_short { self.alike.saturating_add(1) } else { 0 };
+        match (is_alike && self.untold, self.alike == TELLING) {
+            (true, _) => VisitEnd::Untold,
+            (false, true) => VisitEnd::ToldLast,
+            (false, false) => VisitEnd::Told,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the log hears of each visit: of its beginning, of its end.
+    fn told(visits: &mut Visits, how: &str, at: Instant, stay: Duration) -> (bool, VisitEnd) {
+        let begin = visits.begin(at);
+        (begin, visits.end(how, at + stay))
+    }
+
+    #[test]
+    fn short_visits_that_end_alike_are_told_of_once_a_minute() {
+        let (mut visits, start, short) = (Visits::default(), Instant::now(), Duration::from_millis(1));
+        // Two a second, for three minutes.
+        let all: Vec<_> = (0..360)
+            .map(|n| told(&mut visits, "left", start + n * Duration::from_millis(500), short))
+            .collect();
+        assert_eq!(all[..3], [(true, VisitEnd::Told), (true, VisitEnd::Told), (true, VisitEnd::ToldLast)]);
+        assert_eq!(all.iter().filter(|(begin, _)| *begin).count(), 3 + 3);
+        assert!(all[3..].iter().all(|(begin, end)| *begin == (*end != VisitEnd::Untold)), "{all:?}");
+
+        // Another end is told of, and the ones like it.
+        let now = start + Duration::from_secs(180) + short;
+        assert_eq!(told(&mut visits, "refused", now, short), (false, VisitEnd::Told));
+        assert_eq!(told(&mut visits, "refused", now, short), (true, VisitEnd::Told));
+    }
+
+    #[test]
+    fn a_front_end_that_stays_is_told_of() {
+        let (mut visits, start) = (Visits::default(), Instant::now());
+        for _ in 0..5 {
+            told(&mut visits, "left", start, Duration::ZERO);
+        }
+        assert!(!visits.begin(start) && !visits.stays(start + SHORT / 4));
+        assert_eq!(visits.due(start + SHORT / 4), Some(SHORT * 3 / 4));
+        assert!(visits.stays(start + SHORT), "now");
+        assert_eq!((visits.due(start + SHORT), visits.stays(start + SHORT)), (None, false), "once");
+        assert_eq!(visits.end("left", start + SHORT), VisitEnd::Told);
+        assert_eq!(told(&mut visits, "left", start, Duration::ZERO), (true, VisitEnd::Told));
+        // Nobody knows when a session of another process began.
+        visits.go_on();
+        assert_eq!(visits.end("left", start), VisitEnd::Told);
+    }
+}
