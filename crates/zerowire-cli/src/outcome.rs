@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
+use zerowire_sys::fd::stdout_was_closed;
 
 use crate::columns::{PLAIN_WIDTH, fit, width};
 use crate::{WrongArguments, logging};
@@ -64,6 +65,7 @@ impl JsonOutput {
     pub fn open(path: Option<&Path>, others: &[&Path]) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::None) };
         if path.as_os_str() == "-" {
+            ensure!(!stdout_was_closed(), "--json -: standard output is closed; give --json FILE");
             return Ok(Self::Stdout);
         }
         let cant = || format!("can't write {}", path.display());

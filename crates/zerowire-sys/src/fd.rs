@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{self, FdFlags};
@@ -18,6 +19,27 @@ fn named<'a>(number: RawFd) -> io::Result<BorrowedFd<'a>> {
 /// Whether anything is open by this number.
 pub fn is_open(number: RawFd) -> bool {
     named(number).and_then(io::fcntl_getfd).is_ok()
+}
+
+/// Runs before Rust's own start, which opens /dev/null in the place of a standard descriptor that
+/// is closed.
+#[used]
+// SAFETY: the section holds functions that are called before main. This one needs nothing that
+// Rust's start makes.
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn at_start() {
+    STDOUT_WAS_CLOSED.store(!is_open(1), Ordering::Relaxed);
+}
+
+/// Whether the program was started without standard output. What is written there gets lost, and no
+/// call says so.
+pub fn stdout_was_closed() -> bool {
+    // The linker keeps what is used.
+    std::hint::black_box(&AT_START);
+    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
 
 /// A duplicate of whatever is open by this number, closed on exec.

@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::recv::Lease;
+use zerowire_sys::fd::stdout_was_closed;
 
 use super::stop::RecvStop;
 
@@ -84,6 +85,7 @@ impl Output {
     /// To standard output. A pipe is opened once more, not to block: the setting belongs to the
     /// open file, which others may share.
     fn stdout() -> Result<Self> {
+        ensure!(!stdout_was_closed(), "--to -: standard output is closed; give --to FILE");
         let name = "standard output".to_owned();
         let fd = io::stdout().as_fd().try_clone_to_owned().with_context(|| name.clone())?;
         let file = File::from(fd);

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::support::processes::{kill, wait_idle};
 use crate::support::recv::{Recv, command};
@@ -87,6 +87,19 @@ fn a_full_disk_is_told_of() {
     let ended = recv.end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("writing to /dev/full failed"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_standard_output_that_is_closed_is_told_of() {
+    for (args, option) in [(["--to", "-"], "--to -"), (["--json", "-"], "--json -")] {
+        // The shell closes it.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$0\" recv -p 0 --timeout 1 \"$@\" >&-", env!("CARGO_BIN_EXE_zerowire")]);
+        let output = shell.args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(&format!("{option}: standard output is closed")), "{text}");
+    }
 }
 
 #[test]
