@@ -556,6 +556,9 @@ uint32_t zw_version(void);
 
 // The last error of this thread in words; "" before the first. Valid until the thread's next call
 // of this library.
+//
+// Calls work in exit handlers and in destructors of thread keys, too. The words of their errors
+// are not kept there: a fixed text says so.
 const char *zw_last_error(void);
 
 // Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options

@@ -83,11 +83,13 @@ pub(crate) fn guard<A: AnswerFor<T>, T>(body: impl FnOnce() -> Result<T, Failure
         Err(_) => Failure::new(libc::EIO, "internal error: a panic in libzerowire, see standard error"),
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = Some(text));
+    // In an exit handler, or a destructor of a thread key, it may be gone.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Some(text));
     A::failed(failure.errno)
 }
 
 /// The last error of this thread in words, valid until its next one; "" before the first.
 pub(crate) fn last_error() -> Result<*const c_char, Failure> {
-    Ok(LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr())))
+    let text = LAST.try_with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr()));
+    Ok(text.unwrap_or(c"the thread ends: words of errors are not kept any more".as_ptr()))
 }

@@ -34,5 +34,8 @@ fn zw_version() -> u32 = (|| Ok(ZW_LIBRARY_VERSION))();
 
 /// The last error of this thread in words; "" before the first. Valid until the thread's next call
 /// of this library.
+///
+/// Calls work in exit handlers and in destructors of thread keys, too. The words of their errors
+/// are not kept there: a fixed text says so.
 fn zw_last_error() -> *const c_char = last_error();
 }

@@ -125,6 +125,13 @@ fn senders_follow_each_other_on_a_connection() {
     assert!(out.status.success(), "{}", text(&out));
 }
 
+#[test]
+fn calls_that_fail_while_a_thread_ends_return_their_error() {
+    let program = compile("tests/c/thread_ends.c", true);
+    let out = Command::new(program).output().expect("started");
+    assert!(out.status.success(), "{}", text(&out));
+}
+
 /// The peer accepts, and reads nothing before the program has ended.
 fn changes(what: &str, how: &str, check: &str) -> Output {
     let program = compile("tests/c/send_changed.c", true);
