@@ -156,6 +156,16 @@ impl AnyBackend {
         each!(self, b => b.reap(window), Ok(()))
     }
 
+    /// Whether `reap` must be called although nothing of this sender is lent: a program waits for
+    /// what several senders share.
+    pub(super) fn is_watched(&self) -> bool {
+        match self {
+            Self::Socket(_) | Self::Gone => false,
+            #[cfg(feature = "uring")]
+            Self::Uring(b) => b.is_watched(),
+        }
+    }
+
     /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most
     /// `timeout`.
     pub(super) fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {

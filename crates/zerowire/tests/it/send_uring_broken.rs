@@ -190,6 +190,67 @@ fn an_event_loop_waits_for_the_engine() {
     }
 }
 
+/// Whether the engine's descriptor is readable.
+fn is_readable(engine: &Engine) -> bool {
+    let notices = engine.watch().unwrap();
+    poll(&mut [PollFd::from_borrowed_fd(notices, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+}
+
+/// A loop that polls only the senders that have something out would otherwise never sleep.
+#[test]
+fn a_loop_sleeps_while_nothing_is_outstanding() {
+    for (threads, mode) in [Threads::One, Threads::Any]
+        .into_iter()
+        .flat_map(|threads| [SendMode::Copy, SendMode::Auto, SendMode::ZeroCopy].map(|mode| (threads, mode)))
+    {
+        let case = format!("{threads:?}, {mode:?}");
+        let engine = Engine::new(&EngineOptions::default().threads(threads), &[]).expect(NEEDED);
+        assert!(!is_readable(&engine), "{case}: nothing was sent");
+        let (a, mut b) = pair();
+        let mut s = Sender::on(&engine, a.into(), SendOptions::default().mode(mode)).unwrap();
+        let (c, _stalled) = pair();
+        let mut other = Sender::on(&engine, c.into(), zero_copy()).unwrap();
+        for len in [10, 1000, LEN] {
+            // The kernel may signal late what was read already, which the next reading clears.
+            let is_quiet = (0..5).any(|i| {
+                s.send(pattern(i, len)).unwrap();
+                b.read_exact(&mut vec![0; len]).unwrap();
+                s.wait_all(LONG).unwrap();
+                !is_readable(&engine)
+            });
+            assert!(is_quiet, "{case}: {len} bytes were sent and are back");
+        }
+        // What another sender has out still comes.
+        other.send(pattern(1, 1000)).unwrap();
+        s.send(vec![1; 10]).unwrap();
+        assert!(s.outstanding() + other.outstanding() > 0 && is_readable(&engine), "{case}");
+        drop(s);
+        other.wait_all(LONG).unwrap();
+        other.poll().unwrap();
+        assert!(!is_readable(&engine), "{case}: all is back");
+    }
+}
+
+/// A sender that ended leaves its notifications to the others of its engine, also to those that
+/// have nothing out.
+#[test]
+fn an_idle_sender_reads_what_others_left() {
+    let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
+    let [(a, _stalled), (c, _d)] = [pair(), pair()];
+    let mut left = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+    let mut idle = Sender::on(&engine, c.into(), zero_copy()).unwrap();
+    engine.watch().unwrap();
+    for i in 0..8 {
+        left.send(pattern(i, LEN)).unwrap();
+    }
+    drop(left);
+    let end = Instant::now() + LONG;
+    while engine.outstanding() > 0 || is_readable(&engine) {
+        idle.poll().unwrap();
+        assert!(Instant::now() < end, "{} are out, readable: {}", engine.outstanding(), is_readable(&engine));
+    }
+}
+
 /// The engine's descriptor alone, without room being asked for: nothing but a notification can end
 /// the sleep.
 #[test]

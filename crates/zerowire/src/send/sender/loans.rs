@@ -113,9 +113,9 @@ impl SendLoans {
         result
     }
 
-    /// Reads the notifications if anything is lent, and tells an error about earlier payloads.
+    /// Reads the notifications if any may be there, and tells an error about earlier payloads.
     pub(super) fn update(&mut self) -> Result<(), SendError> {
-        if self.is_lent() {
+        if self.is_lent() || self.back.is_watched() {
             self.reap()?;
             if self.is_lent() {
                 self.look()?;

@@ -258,6 +258,11 @@ impl UringBackend {
         Ok(())
     }
 
+    /// Whether a program waits for the engine, and relies on its senders to read what came.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.place.core.look(EngineState::is_watched)
+    }
+
     pub(crate) fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         if !room {
             self.place
@@ -328,6 +333,7 @@ impl Drop for RingPlace {
         let owns = matches!(self.core, Handle::Own(_));
         self.core.with(|c| {
             c.book.detach(channel);
+            c.clear_watch_if_idle();
             if owns {
                 c.forget_file();
             }

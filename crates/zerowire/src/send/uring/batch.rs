@@ -70,6 +70,7 @@ pub(super) fn submit(
             // The kernel may still read headers and vectors.
             std::mem::forget(std::mem::take(&mut messages));
         }
+        c.clear_watch_if_idle();
         result = settled.and(taken).and(result);
     }
     c.messages = messages;

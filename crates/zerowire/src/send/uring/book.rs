@@ -76,6 +76,8 @@ pub(super) struct Book {
     pub(super) unsettled: usize,
     /// Notices of all senders that were not taken.
     pub(super) waiting: usize,
+    /// Loans of all senders that are not back.
+    pub(super) outstanding: usize,
 }
 
 impl Book {
@@ -102,11 +104,6 @@ impl Book {
         if place.pending == 0 {
             self.free_channels.push(channel);
         }
-    }
-
-    /// Loans that are not back.
-    pub(super) fn outstanding(&self) -> usize {
-        self.channels.iter().map(|c| c.pending as usize).sum()
     }
 
     /// The token of the next entry; it is part of the batch when [`Book::pushed`] is called.
@@ -249,6 +246,7 @@ impl Book {
         if token.more {
             token.stage = TokenStage::Lent(id);
             channel.pending += 1;
+            self.outstanding += 1;
             if let Some(copied) = token.notified {
                 self.give_back(index, copied);
             }
@@ -266,6 +264,7 @@ impl Book {
         self.free_tokens.push(index);
         let channel = &mut self.channels[token.channel as usize];
         channel.pending -= 1;
+        self.outstanding -= 1;
         if !channel.is_attached {
             if channel.pending == 0 {
                 self.free_channels.push(token.channel);

@@ -107,9 +107,12 @@ impl Engine {
 
     /// For event loops: a descriptor that is readable (level-triggered) when notifications are
     /// there for any of its senders. Then call [`Sender::poll`](crate::send::Sender::poll) on each
-    /// sender with something outstanding. Only for waiting: don't read, write or change it. From
-    /// the first call of this on, which makes two descriptors, each notification costs a little
-    /// more.
+    /// sender with something outstanding; if none has, on any one of them. It may be readable for
+    /// nothing: results of what was sent signal it, too, and so does what senders left that ended.
+    ///
+    /// Only for waiting: don't read, write or change it. From the first call of this on, which
+    /// makes two descriptors, each notification costs a little more, as does a payload that is sent
+    /// while nothing is lent.
     ///
     /// # Errors
     /// [`EngineError::WrongThread`]; [`EngineError::Watch`] when there are no descriptors left.
@@ -126,7 +129,7 @@ impl Engine {
 
     /// Loans of all senders of this engine that are not back.
     pub fn outstanding(&self) -> usize {
-        lock(&self.0.core).book.outstanding()
+        lock(&self.0.core).book.outstanding
     }
 
     /// Times that the queue of completions was too short. Nothing is lost by that.

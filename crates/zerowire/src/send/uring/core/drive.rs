@@ -92,6 +92,7 @@ impl EngineState {
     pub(in crate::send::uring) fn reap(&mut self) {
         self.follow();
         if let Some(watch) = &self.watch
+            && !self.is_idle()
             && self.is_own_thread()
         {
             // Before the reading, so that what comes meanwhile sets it again.

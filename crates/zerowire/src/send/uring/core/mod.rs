@@ -127,18 +127,39 @@ impl EngineState {
         for stone in &self.retired {
             stone.watch(&watch.all).map_err(EngineError::Watch)?;
         }
-        // For what came before.
-        watch.set();
+        if !self.is_idle() {
+            // For what came before.
+            watch.set();
+        }
         Ok(self.watch.insert(watch).all.clone())
+    }
+
+    /// Whether a program that waits for the engine must poll its senders.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Whether nothing is lent and no sender has notices, so that nothing will come either.
+    fn is_idle(&self) -> bool {
+        self.book.waiting == 0 && self.book.outstanding == 0
     }
 
     /// Call this when a channel's notices were taken: others may have some, and a sleeper must hear
     /// of them.
     pub(super) fn pass_on(&self) {
+        match &self.watch {
+            Some(watch) if self.book.waiting > 0 => watch.set(),
+            _ => self.clear_watch_if_idle(),
+        }
+    }
+
+    /// Call this when nothing may be lent any more. The results of what was sent have signalled the
+    /// watch, too, and nobody would poll a sender that has nothing out.
+    pub(super) fn clear_watch_if_idle(&self) {
         if let Some(watch) = &self.watch
-            && self.book.waiting > 0
+            && self.is_idle()
         {
-            watch.set();
+            watch.clear();
         }
     }
 
