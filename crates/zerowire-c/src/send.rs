@@ -106,8 +106,9 @@ exported! {
 ///
 /// If it returns 0 the descriptor is the library's: zw_sender_close closes it,
 /// zw_sender_into_socket gives it back. Its number may still be used to poll (POLLOUT: there is
-/// room; POLLERR: with socket calls, notifications have come), to receive and to shut down. After
-/// an error it is still yours, and open.
+/// room; POLLERR, POLLHUP: notifications have come over socket calls, or an error or the end of the
+/// connection: call zw_sender_poll), to receive and to shut down. After an error it is still yours,
+/// and open.
 ///
 /// Several senders may follow each other on a connection, on duplicates of its descriptor or on
 /// that of zw_sender_into_socket. Of several at a time only the first lends, and the others copy
@@ -223,7 +224,11 @@ fn zw_sender_set_segment_bytes(sender: *mut Sender, bytes: u32) -> c_int
 fn zw_longest_segment(fd: c_int) -> c_int = longest_segment(fd);
 
 /// Sends what waits and reads the notifications that are there. Returns how many lent payloads came
-/// back since the last call. Makes no system call if nothing is lent and nothing waits.
+/// back since the last call. When none did it looks for an error of the socket, which costs one
+/// system call.
+///
+/// Errors: as zw_sender_send, about earlier payloads. -EPIPE, once: the connection has ended, be it
+/// in order. Its socket stays ready for those that poll it: close the sender.
 fn zw_sender_poll(sender: *mut Sender) -> c_int = (|s: &mut Sender| Ok(s.told()?.poll()?))(sender);
 
 /// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no

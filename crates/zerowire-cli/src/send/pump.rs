@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd as _;
-use zerowire::ledger::DropReason;
 use zerowire::send::{Payload, SendError, Sender};
 
 use super::datagrams::Datagrams;
@@ -152,14 +151,8 @@ impl Pump<'_> {
         if self.watched.signal().is_some() {
             return Ok(());
         }
-        if got.intersects(PollFlags::ERR | PollFlags::HUP) {
-            self.look_for_error()?;
-            if got.contains(PollFlags::HUP) {
-                return Err(SendError::Disconnected(rustix::io::Errno::PIPE.into()).into());
-            }
-            if back == 0 {
-                std::thread::sleep(DEAD_PAUSE);
-            }
+        if back == 0 && got.intersects(PollFlags::ERR | PollFlags::HUP) {
+            std::thread::sleep(DEAD_PAUSE);
         }
         if self.sender.outstanding() == 0 {
             // Only the input is waited for, which may take as long as it likes.
@@ -169,18 +162,9 @@ impl Pump<'_> {
         Ok(self.stall.check(self.sender)?)
     }
 
-    /// Returns the error that the kernel has for the connection and that no call returned yet.
+    /// Returns the error that the kernel has for a stream and that no call returned yet.
     fn look_for_error(&self) -> Result<(), SendError> {
         let asked = rustix::net::sockopt::socket_error(self.sender.as_fd());
-        match asked.and_then(|told| told) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::CONNREFUSED) => Err(SendError::NoListener),
-            // An ICMP answer: the path's MTU fell, and the kernel goes by the new one from now on.
-            Err(rustix::io::Errno::MSGSIZE) if self.datagrams.is_some() => {
-                self.sender.counters().dropped(DropReason::TooLong);
-                Ok(())
-            }
-            Err(e) => Err(SendError::Disconnected(e.into())),
-        }
+        asked.and_then(|told| told).map_err(|e| SendError::Disconnected(e.into()))
     }
 }

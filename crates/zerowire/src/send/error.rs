@@ -106,7 +106,7 @@ pub enum SendError {
     /// Nobody listens at the peer's address (ECONNREFUSED, from an ICMP answer to an earlier
     /// datagram).
     #[error(
-        "nobody listens at the peer's address (ECONNREFUSED, about an earlier datagram): this one was not sent"
+        "nobody listens at the peer's address (ECONNREFUSED, about an earlier datagram): what this call was to send was not sent"
     )]
     NoListener,
     /// The socket is not connected: a sender has one peer.

@@ -22,6 +22,7 @@ mod send_auto_truth;
 mod send_content;
 mod send_docs;
 mod send_down;
+mod send_events;
 mod send_failures;
 mod send_fragments;
 mod send_in_place;

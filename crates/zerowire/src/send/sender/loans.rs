@@ -6,10 +6,12 @@ use super::super::close::Closed;
 use super::super::kind::SocketKind;
 use super::super::limits::cpu_ns;
 use super::super::orphans::{Orphan, adopt, orphans};
+use super::super::socket::connection::{troubles, untold};
 use super::super::window::LoanTotals;
 use super::super::{SendError, SendOptions, Ticket, Window};
 use super::lending::Lending;
 use crate::ledger::{CopyReason, Counters};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -122,6 +124,17 @@ impl SendLoans {
             }
         }
         self.late.take().map_or(Ok(()), Err)
+    }
+
+    /// The error of the socket that no call has returned, behind what came by the error queue.
+    pub(super) fn socket_error(&mut self, kind: SocketKind) -> Result<Option<io::Error>, SendError> {
+        let troubles = troubles(self.back.socket()).map_err(SendError::system("poll"))?;
+        if troubles.is_empty() {
+            return Ok(None);
+        }
+        self.reap()?;
+        let errno = untold(self.back.socket(), kind, troubles).map_err(SendError::system("getsockopt"))?;
+        Ok(errno.map(io::Error::from))
     }
 
     /// Enters what came back into the ledger, and tells the policy.

@@ -249,12 +249,18 @@ impl Sender {
     }
 
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads
-    /// came back since the last call. Costs no system call when nothing is lent and nothing waits.
+    /// came back since the last call. When none did it looks for an error of the socket, which
+    /// costs one system call.
     ///
     /// # Errors
-    /// Those of [`Sender::send`] about earlier payloads.
+    /// Those of [`Sender::send`] about earlier payloads. [`SendError::Disconnected`], once, when
+    /// the connection has ended, be it in order. Such a socket stays ready for those that poll it,
+    /// and its error stays in it for a program that reads.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
+        if self.loans.came_back == 0 {
+            self.look_for_error()?;
+        }
         Ok(std::mem::take(&mut self.loans.came_back))
     }
 
@@ -438,8 +444,8 @@ fn check(socket: &OwnedFd, options: &SendOptions) -> Result<SocketKind, SendErro
 /// need it. Level-triggered polling works as follows:
 ///
 /// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again;
-/// * error (`POLLERR`, which is always reported): over socket calls, notifications are there, or an
-///   error: call [`Sender::poll`];
+/// * error or end (`POLLERR`, `POLLHUP`, which are always reported): over socket calls,
+///   notifications are there, or an error, which [`Sender::poll`] returns;
 /// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait
 ///   for that, too.
 ///

@@ -448,6 +448,17 @@ impl Sender {
         Ok(())
     }
 
+    /// Returns an error that the socket has and that no call has returned.
+    pub(super) fn look_for_error(&mut self) -> Result<(), SendError> {
+        let Some(e) = self.loans.socket_error(self.socket)? else { return Ok(()) };
+        if self.may_be_of_an_earlier(&e) {
+            self.count_earlier();
+            return Ok(());
+        }
+        let is_end = e.raw_os_error() == Some(libc::EPIPE);
+        if is_end && self.told_of_end { Ok(()) } else { Err(self.error(&e, 0)) }
+    }
+
     /// Waits for everything, also behind errors; tells the first of them.
     pub(super) fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
         let start = Instant::now();

@@ -1,6 +1,8 @@
 //! What every way of sending asks of a connection and does to it.
 
 use super::super::kind::{SocketFamily, SocketKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use zerowire_sys::socket::{self, Charges, get_int, unsent};
@@ -18,15 +20,40 @@ pub(in crate::send) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
 /// keeps its error (SO_ERROR) for a program that reads from the socket, and for which a reset would
 /// otherwise look like the peer's orderly end.
 pub(in crate::send) fn ended_early(socket: impl AsFd, kind: SocketKind) -> io::Result<bool> {
-    if kind.kind != SocketFamily::Tcp || unsent(&socket)? == 0 {
-        return Ok(false);
-    }
+    Ok(kind.kind == SocketFamily::Tcp && unsent(&socket)? > 0 && has_ended(&socket)?)
+}
+
+/// Whether a TCP connection has ended.
+fn has_ended(socket: impl AsFd) -> io::Result<bool> {
     // `tcpi_state`, the first byte of `struct tcp_info`. The kernel reads it before it takes the
     // socket's lock (tcp_get_info, net/ipv4/tcp.c). A reset gives memory back under that lock, and
     // changes the state after that. The first call waits for it, the second reads the new state.
     let state = || get_int(&socket, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info.to_ne_bytes()[0]);
     state()?;
     Ok(state()? == TCP_CLOSE)
+}
+
+/// What makes a socket ready that is polled for nothing: ERR, HUP, or neither.
+pub(in crate::send) fn troubles(socket: impl AsFd) -> io::Result<PollFlags> {
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    match poll(&mut fds, Some(&Timespec::default())) {
+        Ok(_) => Ok(fds[0].revents()),
+        Err(Errno::INTR) => Ok(PollFlags::empty()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The error of a socket with these troubles that no call has returned. EPIPE: its connection has
+/// ended. As [`ended_early`] says, the kernel then keeps the error for a program that reads.
+pub(in crate::send) fn untold(
+    socket: impl AsFd,
+    kind: SocketKind,
+    troubles: PollFlags,
+) -> io::Result<Option<Errno>> {
+    if !troubles.contains(PollFlags::HUP) && (kind.kind != SocketFamily::Tcp || !has_ended(&socket)?) {
+        return Ok(rustix::net::sockopt::socket_error(socket)?.err());
+    }
+    Ok(Some(Errno::PIPE))
 }
 
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.
