@@ -100,7 +100,9 @@
 // Notifications are read several at a time.
 #define ZW_NOTIFY_BATCHED 0u
 
-// zw_sender_send, _sendv and _send_lease wait for each payload's notification. Slow.
+// zw_sender_send, _sendv and _send_lease wait for each payload's notification, at most for
+// timeout_ms. Slow. 0 says that the payload was taken, and its memory may still be lent: don't
+// reuse it before zw_sender_wait returns 0 for its ticket.
 #define ZW_NOTIFY_EACH_ONE 1u
 
 // A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is
@@ -304,7 +306,8 @@ typedef struct zw_sender_options {
     uint32_t segment_bytes;
     // ZW_NOTIFY_...
     uint32_t notifications;
-    // Milliseconds that a send waits for room. 0: as long as it takes.
+    // Milliseconds that a send waits for room, and with ZW_NOTIFY_EACH_ONE once more for the
+    // notification. 0: as long as it takes.
     uint32_t timeout_ms;
     // ZW_CHECKED.
     uint32_t flags;

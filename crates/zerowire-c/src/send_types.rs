@@ -26,7 +26,9 @@ pub const ZW_BACKEND_URING: u32 = 2u32;
 
 /// Notifications are read several at a time.
 pub const ZW_NOTIFY_BATCHED: u32 = 0u32;
-/// zw_sender_send, _sendv and _send_lease wait for each payload's notification. Slow.
+/// zw_sender_send, _sendv and _send_lease wait for each payload's notification, at most for
+/// timeout_ms. Slow. 0 says that the payload was taken, and its memory may still be lent: don't
+/// reuse it before zw_sender_wait returns 0 for its ticket.
 pub const ZW_NOTIFY_EACH_ONE: u32 = 1u32;
 
 /// A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is
@@ -58,7 +60,8 @@ pub struct SenderOptions {
     pub segment_bytes: u32,
     /// ZW_NOTIFY_...
     pub notifications: u32,
-    /// Milliseconds that a send waits for room. 0: as long as it takes.
+    /// Milliseconds that a send waits for room, and with ZW_NOTIFY_EACH_ONE once more for the
+    /// notification. 0: as long as it takes.
     pub timeout_ms: u32,
     /// ZW_CHECKED.
     pub flags: u32,

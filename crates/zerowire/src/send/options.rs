@@ -47,7 +47,12 @@ pub enum Notifications {
     #[default]
     Batched,
     /// [`Sender::send`](super::Sender::send) waits for each payload's notification before it
-    /// returns. Slow: for programs that want their memory back at once.
+    /// returns, at most for [`SendOptions::timeout`]. Slow: for programs that want their memory
+    /// back at once.
+    ///
+    /// A success says that the payload was taken. It is still lent if the time was over, or if the
+    /// wait failed, which the next call tells: ask [`Sender::wait`](super::Sender::wait) with the
+    /// ticket, or [`Sender::outstanding`](super::Sender::outstanding).
     EachOne,
 }
 
@@ -71,7 +76,8 @@ pub struct SendOptions {
     pub segment_bytes: Option<u16>,
     /// How notifications are read.
     pub notifications: Notifications,
-    /// How long [`Sender::send`](super::Sender::send) waits for room; `None`: as long as it takes.
+    /// How long [`Sender::send`](super::Sender::send) waits for room, and then once more for the
+    /// notification with [`Notifications::EachOne`]; `None`: as long as it takes.
     pub timeout: Option<Duration>,
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{
-    Close, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, SocketError, Ticket, orphans,
+    Close, Notifications, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, SocketError,
+    Ticket, orphans,
 };
 use zerowire_testkit::own_process;
 
@@ -369,6 +370,27 @@ fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     let (a, _b) = udp_pair();
     let none = options(SendMode::Auto).max_lent(0);
     assert!(matches!(Sender::new(a.into(), none), Err(SocketError { error: SendError::NoWindow, .. })));
+}
+
+/// The payload was taken, so the call can't fail; it is not back, and the ticket says so.
+#[test]
+fn a_wait_for_each_notification_ends_with_the_timeout() {
+    let (a, mut b) = tcp_pair();
+    set_int(&b, libc::SO_RCVBUF, 4096);
+    let each_one = options(SendMode::ZeroCopy).notifications(Notifications::EachOne).timeout(Some(SHORT));
+    let mut s = sender(a, each_one);
+    let ticket = s.send(pattern(1, 200_000)).unwrap();
+    assert_eq!(s.outstanding(), 1);
+    assert!(matches!(s.wait(ticket, Duration::ZERO), Err(SendError::TimedOut { outstanding: 1, .. })));
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; 200_000];
+        b.read_exact(&mut got).unwrap();
+        assert!(got == pattern(1, 200_000));
+        b
+    });
+    s.wait(ticket, LONG).unwrap();
+    assert_eq!(s.outstanding(), 0);
+    reader.join().unwrap();
 }
 
 /// A half-sent payload goes on with `poll`, and what comes after it stays behind it.
