@@ -1,8 +1,8 @@
 /*
  * Listens on a TCP port, receives what comes on any number of connections in place, and prints how
  * many bytes came, a sum over them, and how they were placed. Ends when CONNECTIONS have ended. -m
- * auto, multishot, plain, no-device or mapped: see docs/recv.md. -e: sends each connection the
- * number of its bytes when it ends.
+ * auto, multishot, plain or no-device: see docs/recv.md. -e: sends each connection the number of
+ * its bytes when it ends.
  *
  *   cc recv_sockets.c -o recv_sockets $(pkg-config --cflags --libs zerowire)
  *   ./recv_sockets [-e] [-m MODE] 5001 1 &
@@ -10,6 +10,7 @@
  */
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,7 @@ static int listening(const char *port)
 
 static uint32_t way(const char *name)
 {
-    static const char *const names[] = {"auto", "multishot", "plain", "queue", "no-device", "mapped"};
+    static const char *const names[] = {"auto", "multishot", "plain", "queue", "no-device"};
 
     for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(names[i], name) == 0)
@@ -95,6 +96,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s [-e] [-m MODE] PORT CONNECTIONS\n", argv[0]);
         return 2;
     }
+    /* A client that is gone when it is answered is an error, not the end of the program. */
+    signal(SIGPIPE, SIG_IGN);
     left = strtol(argv[optind + 1], NULL, 0);
     result = zw_receiver_new(&options, &receiver);
     if (result < 0)

@@ -16,8 +16,8 @@
 #include <unistd.h>
 #include <zerowire.h>
 
-/* Ethernet, IPv4 and UDP headers. */
-enum { HEADERS = 42, SECONDS_MS = 10000 };
+/* Ethernet, IPv4 and UDP headers; the most bytes of datagrams in one frame. */
+enum { HEADERS = 42, CUT_BYTES = 60000, SECONDS_MS = 10000 };
 
 static int fail(const char *what, int error)
 {
@@ -144,9 +144,13 @@ int main(int argc, char **argv)
         return 2;
     }
     if (segment != 0) {
+        if (length == 0 || length > CUT_BYTES) {
+            fprintf(stderr, "send_frames: -u takes 1 to %d bytes of payload: give them with -l\n", CUT_BYTES);
+            return 2;
+        }
         options.flags |= ZW_FRAMES_OFFLOAD;
         segment = (uint32_t)length;
-        length = HEADERS + length * (60000 / length);
+        length = HEADERS + length * (CUT_BYTES / length);
     }
     if ((result = zw_frames_open(argv[optind], &options, &frames)) < 0)
         return fail(argv[optind], result);

@@ -127,6 +127,16 @@ fn the_example_says_what_failed() {
 }
 
 #[test]
+fn the_example_refuses_datagrams_without_payload() {
+    let program = compile("examples/c/send_frames.c", false);
+    for length in ["0", "60001", "nonsense"] {
+        let out = run(&program, &["-u", "-l", length, "lo"]);
+        assert_eq!(out.status.code(), Some(2), "{length}: {}", text(&out));
+        assert!(text(&out).contains("1 to 60000 bytes"), "{length}: {}", text(&out));
+    }
+}
+
+#[test]
 fn without_the_privilege_it_is_named() {
     in_netns(|| {
         let program = compile("examples/c/send_frames.c", false);

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::support::compile;
 
@@ -61,6 +62,40 @@ fn the_example_receives_with_the_shared_library() {
 fn the_example_receives_with_the_static_library() {
     let program = compile("examples/c/recv_sockets.c", false);
     receives(&program, "multishot", "multishot: ");
+}
+
+/// The answer of -e to a client that is gone fails, and others are served on.
+#[test]
+fn the_example_goes_on_when_a_client_resets() {
+    let program = compile("examples/c/recv_sockets.c", false);
+    let mut child = Command::new(program)
+        .args(["-e", "0", "2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("the port");
+    let port: u16 = line.trim().trim_start_matches("port ").parse().expect("a number");
+    let resets = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    rustix::net::sockopt::set_socket_linger(&resets, Some(Duration::ZERO)).expect("set");
+    drop(resets);
+    let mut stays = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    stays.write_all(b"ten bytes!").expect("written");
+    stays.shutdown(Shutdown::Write).expect("shut down");
+    let mut answer = String::new();
+    stays.read_to_string(&mut answer).expect("an answer");
+    assert_eq!(answer, "10\n");
+    assert!(child.wait().expect("ended").success());
+}
+
+#[test]
+fn the_example_refuses_a_way_that_there_is_none_of() {
+    let program = compile("examples/c/recv_sockets.c", false);
+    let out = Command::new(program).args(["-m", "mapped", "0", "1"]).output().expect("started");
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("called mapped"));
 }
 
 fn succeeds(source: &'static str, shared: bool) {
