@@ -30,6 +30,14 @@ pub enum SendError {
         /// Their bytes.
         outstanding_bytes: usize,
     },
+    /// No buffer of the area became free, and this sender has lent none.
+    #[error(
+        "no buffer of the area became free in {waited:?}, and this sender has lent none: drop leases that the program holds, poll the other senders of the area, or make it larger"
+    )]
+    NoFreeBuffer {
+        /// The time waited.
+        waited: Duration,
+    },
     /// A datagram is longer than the socket can send (EMSGSIZE).
     #[error(
         "a datagram of {len} bytes is too long for this socket (UDP: at most 65507 bytes on IPv4, and the path's MTU where fragments are forbidden; a unix socket: less than SO_SNDBUF, by default net.core.wmem_default): send shorter payloads, or, over UDP, where each may be several datagrams, set segment_bytes"
@@ -154,7 +162,7 @@ impl SendError {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::WouldBlock { .. } => Some(libc::EAGAIN),
-            Self::TimedOut { .. } => Some(libc::ETIMEDOUT),
+            Self::TimedOut { .. } | Self::NoFreeBuffer { .. } => Some(libc::ETIMEDOUT),
             Self::TooLong { .. } | Self::SegmentTooLong { .. } => Some(libc::EMSGSIZE),
             Self::SegmentsRefused { .. } => Some(libc::EIO),
             Self::Locked { .. } | Self::QueueFull { .. } => Some(libc::ENOBUFS),

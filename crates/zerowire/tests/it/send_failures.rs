@@ -393,6 +393,30 @@ fn a_wait_for_each_notification_ends_with_the_timeout() {
     reader.join().unwrap();
 }
 
+/// Who waits for a buffer is told who has them: the network, or somebody else.
+#[test]
+fn a_wait_for_a_buffer_blames_no_network_that_has_none() {
+    let area = area(2);
+    let held = [area.lease().unwrap(), area.lease().unwrap()];
+    let (a, _stalled) = tcp_pair();
+    let mut s = sender(a, options(SendMode::ZeroCopy));
+    for timeout in [Duration::ZERO, SHORT] {
+        let e = s.lease(&area, Some(timeout)).unwrap_err();
+        assert!(matches!(e, SendError::NoFreeBuffer { waited } if waited >= timeout), "{e}");
+        assert_eq!(e.errno(), Some(libc::ETIMEDOUT));
+        assert!(e.to_string().starts_with("no buffer of the area became free"), "{e}");
+    }
+    for lease in held {
+        s.send(lease).unwrap();
+    }
+    // As many as the stalled receiver and the sender's buffer have room for come back.
+    while let Ok(lease) = s.lease(&area, Some(SHORT)) {
+        s.send(lease).unwrap();
+    }
+    let e = s.lease(&area, Some(SHORT)).unwrap_err();
+    assert!(matches!(e, SendError::TimedOut { outstanding: 1.., .. }), "{e}");
+}
+
 /// A half-sent payload goes on with `poll`, and what comes after it stays behind it.
 #[test]
 fn the_rest_of_a_payload_goes_first() {

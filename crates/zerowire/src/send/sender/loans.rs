@@ -225,7 +225,7 @@ impl SendLoans {
 pub(super) fn pause_for_others(start: Instant, timeout: Option<Duration>) -> Result<(), SendError> {
     let waited = start.elapsed();
     if timeout.is_some_and(|limit| waited >= limit) {
-        return Err(SendError::TimedOut { waited, outstanding: 0, outstanding_bytes: 0 });
+        return Err(SendError::NoFreeBuffer { waited });
     }
     std::thread::sleep(OTHERS_PAUSE);
     Ok(())

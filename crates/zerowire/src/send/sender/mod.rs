@@ -378,7 +378,8 @@ impl Sender {
     /// sender lent.
     ///
     /// # Errors
-    /// [`SendError::TimedOut`]; errors about earlier payloads.
+    /// [`SendError::TimedOut`]; [`SendError::NoFreeBuffer`] when the time is over and this sender
+    /// has lent nothing; errors about earlier payloads.
     pub fn lease(&mut self, area: &Area, timeout: Option<Duration>) -> Result<Lease, SendError> {
         let mut start = None;
         loop {
