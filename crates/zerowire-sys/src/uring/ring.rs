@@ -226,6 +226,21 @@ impl SendRing {
         self.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
+    /// Whether completions signal the eventfd of [`SendRing::signal`].
+    pub fn signals(&mut self) -> bool {
+        !self.ring.0.completion().eventfd_disabled()
+    }
+
+    /// Has completions signal the eventfd, or not (`IORING_CQ_EVENTFD_DISABLED`, Linux 5.8). One
+    /// that the kernel posts at this moment may still signal it.
+    pub fn set_signals(&mut self, on: bool) {
+        let queue = self.ring.0.completion();
+        match on {
+            true => queue.enable_eventfd(),
+            false => queue.disable_eventfd(),
+        }
+    }
+
     /// Makes a table of `places` registered buffers, all empty (Linux 5.19).
     ///
     /// # Errors

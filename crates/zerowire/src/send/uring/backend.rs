@@ -333,7 +333,7 @@ impl Drop for RingPlace {
         let owns = matches!(self.core, Handle::Own(_));
         self.core.with(|c| {
             c.book.detach(channel);
-            c.clear_watch_if_idle();
+            c.disarm_watch();
             if owns {
                 c.forget_file();
             }

@@ -53,6 +53,9 @@ pub(super) fn submit(
     sent: &mut Vec<Accepted>,
 ) -> io::Result<()> {
     c.begin(batch.is_chain)?;
+    if batch.way == SendWay::Lend {
+        c.arm_watch();
+    }
     let mut messages = std::mem::take(&mut c.messages);
     messages.resize_with(messages.len().max(batch.payloads.len()), Message::default);
     let (count, pushed) = push(c, to, &batch, &mut messages);
@@ -70,7 +73,7 @@ pub(super) fn submit(
             // The kernel may still read headers and vectors.
             std::mem::forget(std::mem::take(&mut messages));
         }
-        c.clear_watch_if_idle();
+        c.disarm_watch();
         result = settled.and(taken).and(result);
     }
     c.messages = messages;

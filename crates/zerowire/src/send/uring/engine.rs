@@ -111,8 +111,7 @@ impl Engine {
     /// nothing: results of what was sent signal it, too, and so does what senders left that ended.
     ///
     /// Only for waiting: don't read, write or change it. From the first call of this on, which
-    /// makes two descriptors, each notification costs a little more, as does a payload that is sent
-    /// while nothing is lent.
+    /// makes two descriptors, each notification costs a little more.
     ///
     /// # Errors
     /// [`EngineError::WrongThread`]; [`EngineError::Watch`] when there are no descriptors left.

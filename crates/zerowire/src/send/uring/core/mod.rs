@@ -121,13 +121,15 @@ impl EngineState {
             return Err(EngineError::WrongThread);
         }
         let watch = EngineWatch::new().map_err(EngineError::Watch)?;
-        if let Some(ring) = &self.ring {
+        let is_idle = self.is_idle();
+        if let Some(ring) = &mut self.ring {
             ring.signal(&watch.event).map_err(EngineError::Watch)?;
+            ring.set_signals(!is_idle);
         }
         for stone in &self.retired {
             stone.watch(&watch.all).map_err(EngineError::Watch)?;
         }
-        if !self.is_idle() {
+        if !is_idle {
             // For what came before.
             watch.set();
         }
@@ -144,21 +146,37 @@ impl EngineState {
         self.book.waiting == 0 && self.book.outstanding == 0
     }
 
-    /// Call this when a channel's notices were taken: others may have some, and a sleeper must hear
-    /// of them.
-    pub(super) fn pass_on(&self) {
-        match &self.watch {
-            Some(watch) if self.book.waiting > 0 => watch.set(),
-            _ => self.clear_watch_if_idle(),
+    /// Call this before something is lent: what comes then signals the watch.
+    #[inline]
+    pub(super) fn arm_watch(&mut self) {
+        if self.watch.is_some()
+            && let Some(ring) = &mut self.ring
+            && !ring.signals()
+        {
+            ring.set_signals(true);
         }
     }
 
-    /// Call this when nothing may be lent any more. The results of what was sent have signalled the
-    /// watch, too, and nobody would poll a sender that has nothing out.
-    pub(super) fn clear_watch_if_idle(&self) {
-        if let Some(watch) = &self.watch
-            && self.is_idle()
-        {
+    /// Call this when a batch is over, or a sender has gone. While nothing is lent, results alone
+    /// must not signal the watch: nobody would poll a sender that has nothing out.
+    #[inline]
+    pub(super) fn disarm_watch(&mut self) {
+        if self.watch.is_some() && self.is_idle() && self.ring.as_mut().is_none_or(SendRing::signals) {
+            self.pass_on();
+        }
+    }
+
+    /// Call this when a channel's notices were taken: others may have some, and a sleeper must hear
+    /// of them. If nothing is lent it sleeps on, also when a signal came late.
+    pub(super) fn pass_on(&mut self) {
+        let is_idle = self.is_idle();
+        let Some(watch) = &self.watch else { return };
+        if self.book.waiting > 0 {
+            watch.set();
+        } else if is_idle {
+            if let Some(ring) = &mut self.ring {
+                ring.set_signals(false);
+            }
             watch.clear();
         }
     }
