@@ -780,8 +780,8 @@ int zw_sender_set_segment_bytes(struct zw_sender *sender, uint32_t bytes);
 int zw_longest_segment(int fd);
 
 // Sends what waits and reads the notifications that are there. Returns how many lent payloads came
-// back since the last call. When none did it looks for an error of the socket, which costs one
-// system call.
+// back since the last call. When none did, and nothing was sent since then either, it looks for an
+// error of the socket, which costs a system call: a send tells one by itself.
 //
 // Errors: as zw_sender_send, about earlier payloads. -EPIPE, once: the connection has ended, be it
 // in order. Its socket stays ready for those that poll it: close the sender.

@@ -94,6 +94,19 @@ fn an_icmp_answer_is_told_and_taken() {
     });
 }
 
+/// A program may poll behind each payload; the next send would tell the error.
+#[test]
+fn a_poll_behind_a_send_asks_for_no_error() {
+    let (socket, peer) = udp_pair();
+    let mut s = sender(socket, SendOptions::default().mode(SendMode::Copy));
+    drop(peer);
+    s.send(pattern(1, LEN)).unwrap();
+    assert_eq!(sleep(&s, PATIENCE), PollFlags::ERR);
+    assert_eq!(s.poll().unwrap(), 0);
+    assert_eq!(sleep(&s, Duration::ZERO), PollFlags::ERR);
+    assert!(matches!(s.poll(), Err(SendError::NoListener)));
+}
+
 #[test]
 fn a_peer_that_closes_is_told_of_where_that_ends_the_connection() {
     each(|options, case| {

@@ -81,6 +81,8 @@ pub struct Sender {
     blocked: Blocked,
     /// A call has returned [`SendError::Disconnected`].
     told_of_end: bool,
+    /// The next ticket when `poll` was called last.
+    polled_at: Ticket,
     /// What a batch did, kept for its memory.
     sent: Vec<Accepted>,
 }
@@ -153,6 +155,7 @@ impl Sender {
             pending: None,
             blocked: Blocked::Room,
             told_of_end: false,
+            polled_at: Ticket::new(0),
             sent: Vec::new(),
             options,
         })
@@ -249,8 +252,8 @@ impl Sender {
     }
 
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads
-    /// came back since the last call. When none did it looks for an error of the socket, which
-    /// costs one system call.
+    /// came back since the last call. When none did, and nothing was sent since then either, it
+    /// looks for an error of the socket, which costs a system call: a send tells one by itself.
     ///
     /// # Errors
     /// Those of [`Sender::send`] about earlier payloads. [`SendError::Disconnected`], once, when
@@ -258,7 +261,9 @@ impl Sender {
     /// and its error stays in it for a program that reads.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
-        if self.loans.came_back == 0 {
+        let next = self.next_ticket();
+        let is_quiet = std::mem::replace(&mut self.polled_at, next) == next;
+        if is_quiet && self.loans.came_back == 0 {
             self.look_for_error()?;
         }
         Ok(std::mem::take(&mut self.loans.came_back))
