@@ -11,7 +11,7 @@ use serde::Serialize;
 use zerowire_capture::Captured;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_vhost::serve::{RefusalKind, ServerRefusal, ServerStats, VmFleet};
+use zerowire_vhost::serve::{FrontEndRefusal, RefusalKind, ServerRefusal, ServerStats, VmFleet};
 
 use crate::control::Service;
 use crate::file::{self, ReadText, VmTable, WrongKey};
@@ -75,6 +75,7 @@ pub fn serve<F: VmFleet + Captured + ?Sized>(
     let mut manager = Notifier::from_environment();
     let patience = (!lasting).then_some(TICK).into_iter().chain(manager.patience()).min();
     manager.ready(server);
+    let refusal = FrontEndRefusal::begin();
     loop {
         match signals.wait(patience).context("waiting for signals failed")? {
             Some(libc::SIGUSR1) => printer.print(wording(&server.stats())),
@@ -92,6 +93,8 @@ pub fn serve<F: VmFleet + Captured + ?Sized>(
     manager.stopping();
     drop(doors);
     let stats = server.stats();
+    // Front ends that connect from now on wait for the next process.
+    drop(refusal);
     server.stop();
     pcap::finish(server.capture().as_ref());
     Ok(printer.finish(wording(&stats)?))

@@ -57,7 +57,7 @@ pub fn try_open(
         open(port).map_err(|cause| ServerError::Port { vm: vm(), cause })?;
     }
     match (&wanted.endpoint, &running.endpoint) {
-        (Endpoint::Fd(fd), _) => return Err(StartError::late_descriptor(vm(), *fd).into()),
+        (Endpoint::Fd(_), _) => StartError::check_late(&wanted.name, &wanted.endpoint)?,
         (Endpoint::Path(path), Endpoint::Path(held)) if normal(path) == normal(held) => {}
         (endpoint, _) => {
             Listener::new(endpoint, &wanted.access)

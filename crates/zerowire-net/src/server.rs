@@ -7,7 +7,7 @@ use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Endpoint, Listener, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
+    self, Listener, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -39,9 +39,7 @@ pub(crate) struct ServerParts {
 impl ServerParts {
     /// Adds a VM (`VmFleet::add`).
     pub(crate) fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
-        if let Endpoint::Fd(fd) = config.endpoint {
-            return Err(StartError::late_descriptor(config.name, fd).into());
-        }
+        StartError::check_late(&config.name, &config.endpoint)?;
         self.roster.enter(std::slice::from_ref(&config), vm::check)?;
         drop(turn);
         self.open(config, None)
@@ -269,7 +267,7 @@ impl Server {
     /// Stops the rings of a VM's session, and returns what another process goes on with. From then
     /// on front ends of the VM wait in the socket's backlog, until [`Self::take_up`] brings a
     /// session back. A successor that listens at the same path begins when this server has ended,
-    /// or gets the listening socket as a descriptor ([`Endpoint::Fd`]).
+    /// or gets the listening socket as a descriptor ([`Endpoint::Fd`](serve::Endpoint::Fd)).
     ///
     /// # Errors
     /// [`HandOverError`]; the session goes on here then.

@@ -114,7 +114,7 @@ pub fn try_open(running: &VsockConfig, wanted: &VsockConfig) -> Result<(), Vsock
         HostSockets::bind(&wanted.uds, &wanted.uds_access).map_err(listen)?;
     }
     match &wanted.endpoint {
-        Endpoint::Fd(fd) => return Err(StartError::late_descriptor(wanted.name.clone(), *fd).into()),
+        Endpoint::Fd(_) => StartError::check_late(&wanted.name, &wanted.endpoint)?,
         Endpoint::Path(path) if is_held(path) => {}
         endpoint => drop(Listener::new(endpoint, &wanted.access).map_err(listen)?),
     }

@@ -9,8 +9,8 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, Endpoint, ListenError, Listener, NextVm, Roster, Served, ServedStats, SessionWatch,
-    StartError, TakeUpError, VmTurn, inherit,
+    self, Control, ListenError, Listener, NextVm, Roster, Served, ServedStats, SessionWatch, StartError,
+    TakeUpError, VmTurn, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -188,9 +188,7 @@ impl VsockParts {
         mut config: VsockConfig,
         turn: Option<VmTurn<'_>>,
     ) -> Result<(), VsockServerError> {
-        if let Endpoint::Fd(fd) = config.endpoint {
-            return Err(StartError::late_descriptor(config.name, fd).into());
-        }
+        StartError::check_late(&config.name, &config.endpoint)?;
         config.complete(self.roster.vms().len() + 1);
         self.roster.enter(std::slice::from_ref(&config), check)?;
         drop(turn);

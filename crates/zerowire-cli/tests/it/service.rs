@@ -1,11 +1,13 @@
 //! What a service manager hands over, and what it is told. The tests are the manager.
 
+use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::control::{ask, dial};
 use crate::support::processes::{Frozen, child};
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, in_netns, wait_until};
 
@@ -66,6 +68,79 @@ fn each_has_its_socket(more: &[&str]) {
     program.stop();
     assert!(dir.path().join("a").exists(), "the manager's socket is not the program's to remove");
     assert!(!dir.path().join("zwown.unused").exists());
+}
+
+/// Front ends are refused, although the manager listens on.
+fn is_closed(path: &Path) -> bool {
+    dial(path).read(&mut [0]).ok() == Some(0)
+}
+
+#[test]
+fn a_socket_refuses_while_its_vm_drains_or_is_away() {
+    in_netns(|| refuses_until_its_vm_comes_back("off"));
+    in_netns(|| refuses_until_its_vm_comes_back("on"));
+}
+
+fn refuses_until_its_vm_comes_back(sandbox: &str) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (a, b) = (listener(dir.path(), "a"), listener(dir.path(), "b"));
+    let (both, at_b) = ([("zwsleft", ""), ("zwsgone", "")], dir.path().join("b"));
+    let (config, control) = (file(dir.path(), &both), dir.path().join("control"));
+    let args =
+        ["net", "--sandbox", sandbox, "--config", &config, "--control", &control.display().to_string()];
+    let program = managed(&args, &[("zwsleft", &a), ("zwsgone", &b)], &[]);
+    let has = || ask(&control, "GET", "/vms/zwsgone", "").0 == 200;
+    let guest = Guest::start(connect(&at_b));
+    assert_eq!(ask(&control, "POST", "/vms/zwsgone/drain", "").0, 202);
+    assert!(is_closed(&at_b) && has(), "its front end is the last one");
+    drop(guest);
+    wait_until("it is drained", || !has());
+    assert!(is_closed(&at_b));
+    // The file has it, and the socket is that of its name.
+    program.signal(libc::SIGHUP);
+    program.wait_log("added: zwsgone");
+    serves(dir.path(), "b", "zwsgone");
+    let waits = UnixStream::connect(&at_b).expect("the manager listens");
+    file(dir.path(), &both[..1]);
+    program.signal(libc::SIGHUP);
+    program.wait_log("removed: zwsgone");
+    drop(waits);
+    assert!(is_closed(&at_b));
+    // Who adds it gives the path.
+    let vm = format!(r#"{{"socket": "{}", "port": "tap:zwsgone"}}"#, at_b.display());
+    assert_eq!(ask(&control, "PUT", "/vms/zwsgone", &vm).0, 201);
+    serves(dir.path(), "b", "zwsgone");
+    assert_eq!(ask(&control, "DELETE", "/vms/zwsgone", "").0, 204);
+    assert!(is_closed(&at_b));
+    serves(dir.path(), "a", "zwsleft");
+    program.stop();
+    // Who connects now waits for the next process.
+    let waits = UnixStream::connect(&at_b).expect("the manager listens");
+    waits.set_nonblocking(true).expect("no waiting");
+    assert_eq!((&waits).read(&mut [0]).map_err(|e| e.kind()), Err(std::io::ErrorKind::WouldBlock));
+}
+
+#[test]
+fn a_socket_refuses_while_its_vsock_vm_is_away() {
+    for sandbox in ["off", "on"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (socket, at) = (listener(dir.path(), "s"), dir.path().join("s"));
+        let [uds, control] = ["host", "control"].map(|name| dir.path().join(name).display().to_string());
+        let args = ["vsock", "--sandbox", sandbox, "--cid", "3", "--uds", &uds, "--control", &control];
+        let program = managed(&args, &[("s", &socket)], &[]);
+        program.wait_log("listening on descriptor 3");
+        let control = Path::new(&control);
+        for (method, target, status) in [("DELETE", "/vms/vm0", 204), ("POST", "/vms/vm0/drain", 202)] {
+            drop(connect(&at));
+            assert_eq!(ask(control, method, target, "").0, status);
+            wait_until("it is gone", || ask(control, "GET", "/vms/vm0", "").0 == 404);
+            assert!(is_closed(&at));
+            let vm = format!(r#"{{"socket": "{}", "cid": 3, "uds": "{uds}"}}"#, at.display());
+            assert_eq!(ask(control, "PUT", "/vms/vm0", &vm).0, 201);
+        }
+        drop(connect(&at));
+        program.stop();
+    }
 }
 
 #[test]

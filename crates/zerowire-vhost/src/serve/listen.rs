@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use thiserror::Error;
 
 use super::access::{SocketAccess, bound_file};
+use super::refuser;
 use super::socket_file::{self, SocketFile};
 
 /// Where a VM's front end is met.
@@ -175,12 +176,14 @@ pub trait SocketKeeper: Debug + Send + Sync {
     fn listen(&self) -> Result<OwnedFd, String>;
 }
 
-/// Who opens a listening socket anew.
+/// Who has opened a listening socket.
 #[derive(Debug)]
 pub enum SocketOpener {
     /// This process, which has made the socket's file.
     Own(SocketFile),
-    /// Another process.
+    /// Who has handed it over with this number, and has it as well.
+    Giver(RawFd),
+    /// Another process, which is asked.
     Keeper {
         /// That process.
         keeper: Arc<dyn SocketKeeper>,
@@ -195,8 +198,8 @@ pub enum Listener {
     /// Without a socket nobody listens: who connects is refused. The file stays, so that the path
     /// is not another's, and says whose it is.
     Listening {
-        /// None: it can't be opened anew, and stays as it is. A file that was made here is removed
-        /// before the socket closes: nobody finds it without a listener.
+        /// None: it is a copy, and stays as it is. A file that was made here is removed before the
+        /// socket closes: nobody finds it without a listener.
         opener: Option<SocketOpener>,
         /// None while connections are refused.
         socket: Option<UnixListener>,
@@ -209,19 +212,28 @@ impl Listener {
     /// `access` is for a socket that is made here.
     pub fn new(endpoint: &Endpoint, access: &SocketAccess) -> Result<Self, ListenError> {
         match endpoint {
-            Endpoint::Path(path) => {
-                let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
-                let opener = Some(SocketOpener::Own(file));
-                Ok(Self::Listening { opener, socket: Some(socket.into()) })
-            }
+            Endpoint::Path(path) => match refuser::take_at(path) {
+                Some((fd, socket)) => Self::again(fd, socket),
+                None => {
+                    let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
+                    let opener = Some(SocketOpener::Own(file));
+                    Ok(Self::Listening { opener, socket: Some(socket.into()) })
+                }
+            },
             Endpoint::Fd(fd) => Self::inherit(*fd),
         }
+    }
+
+    /// On the socket of a VM that has left, which was handed over with this number.
+    fn again(fd: RawFd, socket: io::Result<UnixListener>) -> Result<Self, ListenError> {
+        let socket = socket.map_err(|cause| ListenError::BadFd { fd, cause })?;
+        Ok(Self::Listening { opener: Some(SocketOpener::Giver(fd)), socket: Some(socket) })
     }
 
     /// Where an inherited socket listens, if its file has a name.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Listening { socket: Some(socket), opener: None } => {
+            Self::Listening { socket: Some(socket), opener: None | Some(SocketOpener::Giver(_)) } => {
                 socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
             }
             _ => None,
@@ -230,13 +242,17 @@ impl Listener {
 
     /// Takes a descriptor that this process was started with, or that [`Endpoint::of`] has given
     /// up. Call it before anything else is opened. A number that the user got wrong then isn't
-    /// open, and can't be a descriptor of this process's own.
+    /// open, and can't be a descriptor of this process's own. Later it takes one whose VM has left
+    /// ([`FrontEndRefusal`](super::FrontEndRefusal)).
     ///
     /// # Errors
     /// It is standard input, output or error, no unix stream socket, or not handed over.
     pub fn inherit(fd: RawFd) -> Result<Self, ListenError> {
         if zerowire_sys::fd::is_standard(fd) {
             return Err(ListenError::StandardFd(fd));
+        }
+        if let Some(socket) = refuser::take(fd) {
+            return Self::again(fd, socket);
         }
         let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
         let is_socket = || {
@@ -249,11 +265,11 @@ impl Listener {
         if !is_socket().map_err(|e: Errno| bad(e.into()))? {
             return Err(bad(Errno::PROTOTYPE.into()));
         }
-        match zerowire_sys::fd::take(fd) {
-            Ok(socket) => Self::of(socket).map_err(bad),
-            Err(Errno::BUSY) => Err(ListenError::OwnFd(fd)),
-            Err(e) => Err(bad(e.into())),
-        }
+        let socket = zerowire_sys::fd::take(fd).map_err(|e| match e {
+            Errno::BUSY => ListenError::OwnFd(fd),
+            e => bad(e.into()),
+        })?;
+        Ok(Self::of(socket).map_err(bad)?.opened_by(SocketOpener::Giver(fd)))
     }
 
     /// A unix stream socket that another process has opened: one that listens, or a connection.
@@ -274,11 +290,14 @@ impl Listener {
     /// # Errors
     /// Those of [`Self::of`].
     pub fn kept(socket: OwnedFd, keeper: Arc<dyn SocketKeeper>) -> io::Result<Self> {
-        let mut listener = Self::of(socket)?;
-        if let Self::Listening { opener, .. } = &mut listener {
-            *opener = Some(SocketOpener::Keeper { keeper, listens: true });
+        Ok(Self::of(socket)?.opened_by(SocketOpener::Keeper { keeper, listens: true }))
+    }
+
+    fn opened_by(mut self, who: SocketOpener) -> Self {
+        if let Self::Listening { opener, .. } = &mut self {
+            *opener = Some(who);
         }
-        Ok(listener)
+        self
     }
 
     /// The socket, until it is closed or its connection taken.
@@ -327,11 +346,12 @@ impl Listener {
     /// # Errors
     /// Its keeper does not refuse them: try again. They wait, and none is accepted.
     pub fn shut(&mut self) -> Result<(), ListenError> {
-        // Another process may have the socket as well.
-        self.refuse();
-        let Self::Listening { socket, opener: Some(opener) } = self else { return Ok(()) };
-        *socket = None;
-        if let SocketOpener::Keeper { keeper, listens } = opener
+        let Self::Listening { opener: Some(SocketOpener::Own(_) | SocketOpener::Keeper { .. }), .. } = self
+        else {
+            return Ok(());
+        };
+        self.close();
+        if let Self::Listening { opener: Some(SocketOpener::Keeper { keeper, listens }), .. } = self
             && *listens
         {
             keeper.refuse().map_err(ListenError::Keeper)?;
@@ -340,19 +360,29 @@ impl Listener {
         Ok(())
     }
 
-    /// Refuses connections from now on, of all processes that have a copy of the socket; those that
-    /// wait to be accepted end. For a socket that was made here: another one is its maker's.
-    pub fn refuse(&self) {
-        if let Self::Listening { socket: Some(socket), opener: Some(SocketOpener::Own(_)) } = self {
-            // On a unix socket this fails of none that listens.
-            let _ = rustix::net::shutdown(socket, Shutdown::Read);
-            while socket.accept().is_ok() {}
+    /// Refuses connections from now on, whoever has a copy of the socket; those that wait to be
+    /// accepted end. A copy itself refuses none.
+    pub fn refuse(&mut self) {
+        let Self::Listening { socket: Some(socket), opener } = self else { return };
+        match opener {
+            Some(SocketOpener::Own(_)) => {
+                // On a unix socket this fails of none that listens.
+                let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
+                while socket.accept().is_ok() {}
+            }
+            Some(SocketOpener::Giver(number)) => {
+                refuser::refuse(*number, socket.try_clone());
+                // Another VM may have it from now on.
+                *opener = None;
+            }
+            Some(SocketOpener::Keeper { .. }) | None => {}
         }
     }
 
-    /// Takes no connection any more; those that wait to be accepted end. The file stays until this
-    /// value is dropped.
+    /// Refuses connections as far as the socket is not a copy, and takes none any more. The file
+    /// stays until this value is dropped.
     pub(super) fn close(&mut self) {
+        self.refuse();
         if let Self::Listening { socket, .. } = self {
             *socket = None;
         }
@@ -379,9 +409,18 @@ impl Listener {
                 *before = file;
                 socket
             }
+            SocketOpener::Giver(_) => return Ok(()),
         };
         *socket = Some(opened.into());
         Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Listening { opener: Some(SocketOpener::Giver(_)), .. } = self {
+            self.refuse();
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod listen;
 mod orders;
 mod pace;
 mod refusal;
+mod refuser;
 mod reload;
 mod roster;
 mod seat;
@@ -36,6 +37,7 @@ pub use listen::{Bound, Endpoint, ListenError, Listener, SocketKeeper, SocketOpe
 pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
 pub use refusal::{RefusalKind, ServerRefusal};
+pub use refuser::FrontEndRefusal;
 pub use reload::{Reloaded, Reloads, ReplaceError, add_or_restore, reload, replace};
 pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, VmState};
 pub use socket_file::SocketFile;

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::env::current_dir;
 use std::io;
-use std::os::fd::RawFd;
 use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
 
 use super::listen::{Endpoint, ListenError, Listener};
 use super::refusal::{RefusalKind, ServerRefusal};
+use super::refuser;
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
@@ -43,10 +43,21 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// A VM that comes later can't be on a descriptor: its number may mean something else by then.
-    pub fn late_descriptor(vm: String, fd: RawFd) -> Self {
-        let text = format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
-        Self::Limit { vm, text }
+    /// Checks where a VM listens that comes later.
+    ///
+    /// # Errors
+    /// On a descriptor, whose number may mean something else by then. But for one that was handed
+    /// over, and whose VM has left.
+    pub fn check_late(vm: &str, endpoint: &Endpoint) -> Result<(), Self> {
+        match *endpoint {
+            Endpoint::Fd(fd) if !refuser::refuses(fd) => {
+                let text = format!(
+                    "descriptor {fd} can only be handed over at the start: give the path of a socket"
+                );
+                Err(Self::Limit { vm: vm.to_owned(), text })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A VM on a socket that was handed over can't be another device: a late descriptor is refused.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::VmState;
+use zerowire_vhost::serve::{Endpoint, VmState};
 
 use super::*;
 use crate::HostQuestion;

@@ -11,7 +11,7 @@ use zerowire_net::{
     ChangeError, Fleet, NetChange, ServerError, ServerStats, VmConfig, VmInfo, VmStats, check_vms,
 };
 use zerowire_vhost::serve::{
-    Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side,
+    Listener, RosterConfig, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side,
 };
 
 use super::changing;
@@ -271,9 +271,7 @@ impl VmFleet for Supervisor {
     }
 
     fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
-        if let Endpoint::Fd(fd) = config.endpoint {
-            return Err(StartError::late_descriptor(config.name, fd).into());
-        }
+        StartError::check_late(&config.name, &config.endpoint)?;
         self.parts.open(config, None, turn)
     }
 
@@ -308,6 +306,8 @@ impl VmFleet for Supervisor {
         };
         let now = keeper.charge.config();
         let has_ended = keeper.remove();
+        // Who asks about it just now may let go of it later.
+        keeper.charge.refuse();
         drop(keeper);
         let mut vms = self.lock();
         if !has_ended && vms.hold(number, now) {

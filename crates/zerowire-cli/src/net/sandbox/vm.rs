@@ -329,11 +329,15 @@ impl NetVm {
             }
             // One that has ended is followed by one that knows it from the start.
             _ => {
-                // The child has a copy of the socket.
-                lock(&self.listener).refuse();
+                self.refuse();
                 Ok(())
             }
         }
+    }
+
+    /// Refuses front ends from now on. The child has a copy of the socket.
+    pub(super) fn refuse(&self) {
+        lock(&self.listener).refuse();
     }
 
     /// Whether [`Self::drain`] was called, and has not given up.

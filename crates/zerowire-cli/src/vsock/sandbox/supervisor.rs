@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, VmFleet, VmTurn, inherit};
+use zerowire_vhost::serve::{ListenError, Listener, StartError, VmFleet, VmTurn, inherit};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
     VsockServerStats, VsockVmInfo, VsockVmStats, check_handed, check_vms, group_sets,
@@ -171,9 +171,7 @@ impl VmFleet for VsockSupervisor {
     }
 
     fn add(&self, config: VsockConfig, turn: Option<VmTurn<'_>>) -> Result<(), VsockServerError> {
-        if let Endpoint::Fd(fd) = config.endpoint {
-            return Err(StartError::late_descriptor(config.name, fd).into());
-        }
+        StartError::check_late(&config.name, &config.endpoint)?;
         let entered = self.roster.enter(config)?;
         drop(turn);
         let number = entered.0;

@@ -147,7 +147,7 @@ impl KeptVsock {
     pub(super) fn drain(&self) {
         let mut state = lock(&self.state);
         state.drains = true;
-        if let Some(open) = &state.open {
+        if let Some(open) = &mut state.open {
             open.listener.refuse();
         }
     }

@@ -175,7 +175,7 @@ fn what_took_the_place_of_a_socket_stays() {
 fn a_listener_that_refuses_does_so_for_all_copies() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+    let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
     let mut copy = Listener::of(listener.socket().unwrap().try_clone_to_owned().unwrap()).unwrap();
     let connect = || UnixStream::connect(&path);
     let (_first, mut waits) = (connect().unwrap(), connect().unwrap());

@@ -9,6 +9,7 @@ use zerowire_testkit::net::in_netns;
 use zerowire_testkit::own_process;
 use zerowire_testkit::process::{become_ordinary, limit};
 use zerowire_testkit::wait_until;
+use zerowire_vhost::serve::Endpoint;
 
 use super::*;
 use crate::control::Manage;

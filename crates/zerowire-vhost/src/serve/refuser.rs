@@ -1,0 +1,218 @@
+//! Refuses front ends on sockets that were handed over, while no VM takes them from there.
+//!
+//! Who hands a socket over has it as well, so it listens on when the VM drains or has left. A front
+//! end that connects would wait for an answer for ever, and all of QEMU with it. If the socket were
+//! shut down, it would be so at the next start, too. So a thread accepts what connects, and closes
+//! it at once.
+//!
+//! ```text
+//! a VM takes front ends ─▶ it drains, or its listener is dropped ─▶ refused ─▶ a VM takes it again
+//! ```
+//! A program does that while it has a [`FrontEndRefusal`]. Without one who connects waits for the
+//! next process, as at a restart.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::start::normal;
+
+/// Connections of a socket that are closed at once, at most, and the pause behind that.
+const AT_ONCE: usize = 128;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Stack of the thread, bytes.
+const STACK_BYTES: usize = 16 * 1024;
+
+struct Refuser {
+    /// By the numbers that they were handed over with.
+    sockets: BTreeMap<RawFd, Arc<UnixListener>>,
+    /// Whether sockets are refused that no VM takes front ends from.
+    refuses: bool,
+    /// Tells the thread, if it runs, that something is new.
+    wake: Option<Arc<OwnedFd>>,
+}
+
+static REFUSER: Mutex<Refuser> = Mutex::new(Refuser { sockets: BTreeMap::new(), refuses: false, wake: None });
+
+fn lock() -> MutexGuard<'static, Refuser> {
+    REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Refuser {
+    /// Has the thread look again, which is started if need be.
+    fn look(&mut self) -> io::Result<()> {
+        if self.wake.is_none() {
+            let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let for_thread = wake.clone();
+            let thread = std::thread::Builder::new().name("refuse".to_owned()).stack_size(STACK_BYTES);
+            thread.spawn(move || run(&for_thread))?;
+            self.wake = Some(wake);
+        }
+        if let Some(wake) = &self.wake {
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// Gives a socket back to a VM.
+    fn take(&mut self, number: RawFd) -> Option<io::Result<UnixListener>> {
+        let socket = self.sockets.get(&number)?.try_clone();
+        if socket.is_ok() {
+            self.sockets.remove(&number);
+        }
+        let _ = self.look();
+        Some(socket)
+    }
+}
+
+/// While this value is there, front ends are refused on sockets that this process was started with
+/// and that no VM takes them from.
+#[derive(Debug)]
+#[must_use = "front ends are refused while this value is there"]
+pub struct FrontEndRefusal(());
+
+impl FrontEndRefusal {
+    /// Begins when the VMs of the start have their sockets.
+    pub fn begin() -> Self {
+        lock().refuses = true;
+        Self(())
+    }
+}
+
+impl Drop for FrontEndRefusal {
+    fn drop(&mut self) {
+        let mut refuser = lock();
+        (refuser.refuses, refuser.sockets) = (false, BTreeMap::new());
+        if refuser.wake.is_some() {
+            let _ = refuser.look();
+        }
+    }
+}
+
+/// Refuses front ends on the socket that was handed over with this number.
+pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
+    let mut refuser = lock();
+    if !refuser.refuses {
+        return;
+    }
+    let begun = socket.and_then(|socket| {
+        refuser.sockets.insert(number, Arc::new(socket));
+        refuser.look()
+    });
+    if let Err(e) = begun {
+        tracing::error!("descriptor {number}: front ends wait there, since they can't be refused: {e}");
+    }
+}
+
+/// Whether front ends are refused on the socket that was handed over with this number.
+pub(super) fn refuses(number: RawFd) -> bool {
+    lock().sockets.contains_key(&number)
+}
+
+/// The socket that was handed over with this number, if front ends are refused there. They are not
+/// from now on.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn take(number: RawFd) -> Option<io::Result<UnixListener>> {
+    lock().take(number)
+}
+
+/// The same of a socket that listens on `path`, with its number.
+pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> {
+    let mut refuser = lock();
+    let is_there = |socket: &UnixListener| {
+        let address = socket.local_addr().ok();
+        address.as_ref().and_then(|a| a.as_pathname()).is_some_and(|at| normal(at) == normal(path))
+    };
+    let number = *refuser.sockets.iter().find(|(_, socket)| is_there(socket))?.0;
+    Some((number, refuser.take(number)?))
+}
+
+/// The thread: accepts and closes.
+fn run(wake: &OwnedFd) {
+    loop {
+        let sockets: Vec<_> = lock().sockets.values().cloned().collect();
+        let fds = [wake.as_fd()].into_iter().chain(sockets.iter().map(|socket| socket.as_fd()));
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, None);
+        let _ = rustix::io::read(wake, &mut [0u8; 8]);
+        for socket in lock().sockets.values() {
+            let _ = (0..AT_ONCE).try_for_each(|_| socket.accept().map(drop));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::serve::{Endpoint, Listener, SocketAccess};
+
+    /// A listener on a socket of `path` that its maker keeps, too, and the number of it.
+    fn handed(path: &Path) -> (UnixListener, RawFd, Listener) {
+        let kept = UnixListener::bind(path).expect("a socket");
+        let Endpoint::Fd(number) = Endpoint::of(kept.try_clone().expect("a copy")) else { unreachable!() };
+        (kept, number, Listener::inherit(number).expect("it was given up"))
+    }
+
+    /// Also what waits by then.
+    fn is_refused(path: &Path) {
+        let mut stream = UnixStream::connect(path).expect("its maker has it");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        assert_eq!(stream.read(&mut [0]).ok(), Some(0), "it ends");
+    }
+
+    fn is_taken(path: &Path, mut listener: Listener) -> Listener {
+        let _stream = UnixStream::connect(path).expect("a VM has it");
+        assert!(listener.accept().expect("no error").is_some());
+        listener
+    }
+
+    #[test]
+    fn a_socket_without_a_vm_refuses_until_another_one_has_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
+        let access = SocketAccess::default();
+        let (at_a, late) = (Endpoint::Path(a.clone()), Endpoint::Fd);
+        // At the end of a process who connects waits for the next one.
+        let (kept, number, listener) = handed(&a);
+        drop(listener);
+        assert!(!refuses(number));
+        let _waits = UnixStream::connect(&a).expect("its maker has it");
+        kept.accept().expect("it waits");
+        drop(kept);
+        std::fs::remove_file(&a).expect("a file");
+
+        let refusal = FrontEndRefusal::begin();
+        let ((_a, first, at_first), (_b, second, mut at_second)) = (handed(&a), handed(&b));
+        drop(at_first);
+        // It drains: it has the socket for the process that goes on with its session.
+        at_second.refuse();
+        assert!(at_second.socket().is_some());
+        for path in [&a, &b, &a] {
+            is_refused(path);
+        }
+        drop(at_second);
+        is_refused(&b);
+        assert!(refuses(first) && refuses(second));
+        let at_first = is_taken(&a, Listener::new(&late(first), &access).expect("it has no VM"));
+        assert!(!refuses(first) && Listener::new(&at_a, &access).is_err(), "it has a VM");
+        drop(at_first);
+        is_refused(&a);
+        drop(is_taken(&a, Listener::new(&at_a, &access).expect("it has no VM")));
+        is_refused(&a);
+        drop(refusal);
+        assert!(!refuses(first) && !refuses(second));
+    }
+}
