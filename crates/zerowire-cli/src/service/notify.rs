@@ -8,7 +8,10 @@
 //! The watchdog covers the main thread and the control threads of all VMs. The main thread asks
 //! them, and tells the manager only if all have answered since it asked last. A manager that hears
 //! nothing for the time that it allows (WATCHDOG_USEC) ends the service and starts it anew.
+//!
+//! The manager's socket may be full. What it must hear waits for the next turn, in its order.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -46,6 +49,8 @@ struct Manager {
     socket: UnixDatagram,
     address: SocketAddr,
     watchdog: Option<Watchdog>,
+    /// What is still to be told, the oldest first: a reload, that it is done, the end.
+    unsent: VecDeque<String>,
     /// The status that was told last.
     status: String,
     /// True: the log has that the manager can't be reached.
@@ -86,7 +91,7 @@ impl Notifier {
     pub fn ready(&mut self, server: &dyn Watched) {
         let Some(manager) = &mut self.0 else { return };
         manager.status = status(server);
-        manager.send(&format!("READY=1\nSTATUS={}", manager.status));
+        manager.tell(format!("READY=1\nSTATUS={}", manager.status));
         server.ask();
     }
 
@@ -95,13 +100,15 @@ impl Notifier {
         let Some(manager) = &mut self.0 else { return };
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
-        manager.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
+        // It says more than a reload before that the manager has not heard of.
+        manager.unsent.clear();
+        manager.tell(format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
     }
 
     /// The end begins.
     pub fn stopping(&mut self) {
         if let Some(manager) = &mut self.0 {
-            manager.send("STOPPING=1");
+            manager.tell("STOPPING=1".to_owned());
         }
     }
 
@@ -109,8 +116,7 @@ impl Notifier {
     pub fn turn(&mut self, server: &dyn Watched) {
         let Some(manager) = &mut self.0 else { return };
         let now = status(server);
-        if now != manager.status {
-            manager.send(&format!("STATUS={now}"));
+        if manager.tell_unsent() && now != manager.status && manager.send(&format!("STATUS={now}")) {
             manager.status = now;
         }
         if manager.watchdog.as_mut().is_some_and(|watchdog| watchdog.is_content(server)) {
@@ -135,18 +141,37 @@ impl Manager {
             let period = allowed / PARTS;
             Watchdog { period, next: Instant::now() + period, named: Vec::new() }
         });
-        Ok(Self { socket, address, watchdog, status: String::new(), is_lost: false })
+        let (unsent, status) = (VecDeque::new(), String::new());
+        Ok(Self { socket, address, watchdog, unsent, status, is_lost: false })
     }
 
-    fn send(&mut self, text: &str) {
-        match self.socket.send_to_addr(text.as_bytes(), &self.address) {
-            Ok(_) => self.is_lost = false,
-            Err(e) if !self.is_lost => {
-                self.is_lost = true;
-                tracing::warn!("the service manager can't be told '{}': {e}", text.replace('\n', " "));
+    /// Tells it behind all that waits, now or in a later turn.
+    fn tell(&mut self, text: String) {
+        self.unsent.push_back(text);
+        self.tell_unsent();
+    }
+
+    /// False: some of it waits still.
+    fn tell_unsent(&mut self) -> bool {
+        while let Some(text) = self.unsent.pop_front() {
+            if !self.send(&text) {
+                self.unsent.push_front(text);
+                return false;
             }
-            Err(_) => {}
         }
+        true
+    }
+
+    /// False: the manager does not hear it.
+    fn send(&mut self, text: &str) -> bool {
+        let sent = self.socket.send_to_addr(text.as_bytes(), &self.address);
+        if let Err(e) = &sent
+            && !self.is_lost
+        {
+            tracing::warn!("the service manager can't be told '{}': {e}", text.replace('\n', " "));
+        }
+        self.is_lost = sent.is_err();
+        sent.is_ok()
     }
 }
 

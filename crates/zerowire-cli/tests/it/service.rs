@@ -265,6 +265,40 @@ fn the_manager_is_told_when_it_is_ready_how_it_fares_and_that_it_ends() {
     });
 }
 
+#[test]
+fn a_manager_whose_socket_was_full_hears_the_news_later() {
+    in_netns(|| {
+        let (dir, manager) = (tempfile::tempdir().expect("a directory"), Manager::new());
+        let others = UnixDatagram::unbound().expect("a socket");
+        others.set_nonblocking(true).expect("no waiting");
+        let fill = || while others.send_to(b"other=1", &manager.path).is_ok() {};
+        fill();
+        let config = file(dir.path(), &[("zwsfull", "")]);
+        let program = managed(&["net", "--config", &config], &[], &[("NOTIFY_SOCKET", &manager.path)]);
+        program.wait_log("the service manager can't be told 'READY=1");
+        let news = || loop {
+            let text = manager.next();
+            if text != "other=1" {
+                return text;
+            }
+        };
+        assert_eq!(news(), "READY=1\nSTATUS=0 of 1 VMs connected");
+        fill();
+        let guest = Guest::start(connect(&dir.path().join("zwsfull.unused")));
+        wait_until("the status is not told", || {
+            program.log().matches("can't be told 'STATUS=1").count() == 1
+        });
+        program.signal(libc::SIGHUP);
+        program.wait_log("vms.toml read again");
+        for begin in ["RELOADING=1\n", "READY=1\nSTATUS=1 of 1 VMs connected"] {
+            let told = news();
+            assert!(told.starts_with(begin), "{told}");
+        }
+        drop(guest);
+        program.stop();
+    });
+}
+
 /// Without WATCHDOG_USEC no sign of life is sent: the test above would see it.
 #[test]
 fn a_control_thread_that_stands_still_keeps_signs_of_life_from_the_manager() {
