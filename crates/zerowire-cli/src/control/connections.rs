@@ -79,12 +79,14 @@ impl Connections {
         self.threads.load(Ordering::Acquire) >= 2 * self.most
     }
 
-    /// Ends all connections; there will be no other.
+    /// Ends all connections; there will be no other. A client that is worked for gets its answer,
+    /// and one that reads a stream gets the end of it.
     pub fn close(&self) {
         let mut list = lock(&self.list);
         list.closed = true;
         for place in &list.places {
-            let _ = rustix::net::shutdown(&place.socket, Shutdown::Both);
+            let how = if place.waits_since.is_some() { Shutdown::Both } else { Shutdown::Read };
+            let _ = rustix::net::shutdown(&place.socket, how);
         }
     }
 

@@ -116,20 +116,23 @@ impl Connection {
     /// Waits for bytes, and appends at most 4096 of them.
     fn receive(&self, buffer: &mut Vec<u8>, until: Instant) -> Incoming {
         let mut part = [0; 4096];
-        loop {
-            match recv(&self.socket, &mut part[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Incoming::End,
-                Ok((count, _)) => {
-                    buffer.extend_from_slice(&part[..count]);
-                    return Incoming::Bytes;
+        // Also where they are there already: it begins as one that is waited for.
+        self.waiting(|| {
+            loop {
+                match recv(&self.socket, &mut part[..], RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => return Incoming::End,
+                    Ok((count, _)) => {
+                        buffer.extend_from_slice(&part[..count]);
+                        return Incoming::Bytes;
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(_) => return Incoming::End,
                 }
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(_) => return Incoming::End,
+                if !self.wait(PollFlags::IN, until) {
+                    return Incoming::Late;
+                }
             }
-            if !self.waiting(|| self.wait(PollFlags::IN, until)) {
-                return Incoming::Late;
-            }
-        }
+        })
     }
 
     /// Waits for the socket. False: the time is over.
@@ -182,7 +185,8 @@ impl Connection {
         }
     }
 
-    /// Sends a piece a second, until the client leaves, says something or does not read.
+    /// Sends a piece a second, until the client leaves, says something or does not read, or the
+    /// server stops.
     fn stream(&self, handler: &dyn Handler, head: &Response, stream: Stream) {
         let Some(_place) = self.begin_stream() else {
             let text = "8 clients read streams already: end one of them, or ask again";
@@ -195,6 +199,7 @@ impl Connection {
         while self.send(&response::chunk(&handler.piece(stream))) {
             at += STREAM_PERIOD;
             if self.wait(PollFlags::IN, at.max(Instant::now() + STREAM_PERIOD / 2)) {
+                self.send(response::LAST_CHUNK);
                 return;
             }
         }

@@ -23,6 +23,8 @@ const MAX_STRANGERS: usize = 4;
 const STACK_BYTES: usize = 512 * 1024;
 /// How long the end waits for requests that are being carried out.
 const STOP_PATIENCE: Duration = Duration::from_secs(6);
+/// How long it waits for a client that does not read its answer.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 /// Pause after an error of accept(2): most likely there are no descriptors.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -108,6 +110,10 @@ impl Drop for Service {
         let start = Instant::now();
         while self.pools.iter().any(|pool| pool.are_open()) && start.elapsed() < STOP_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
+            if start.elapsed() > LAST_ANSWER {
+                // Also those that don't read it.
+                self.pools.iter().for_each(|pool| pool.close());
+            }
         }
     }
 }

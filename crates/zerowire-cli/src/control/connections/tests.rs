@@ -1,7 +1,10 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
+use crate::control::conversation::converse;
+use crate::control::http::{ControlRequest, Response, Stream};
+use crate::control::serve::Handler;
 
 fn pair() -> (UnixStream, OwnedFd) {
     let (client, server) = UnixStream::pair().expect("a pair of sockets");
@@ -49,4 +52,31 @@ fn streams_have_a_bound() {
     assert!(connection.begin_stream().is_none());
     streams.pop();
     assert!(connection.begin_stream().is_some());
+}
+
+/// Its place is not another one's meanwhile, also where its request was there at the beginning. And
+/// it gets its answer when all connections end.
+#[test]
+fn a_client_that_is_worked_for_is_not_one_that_is_waited_for() {
+    struct Ends(Arc<Connections>);
+
+    impl Handler for Ends {
+        fn answer(&self, _request: &ControlRequest, _body: &[u8]) -> Response {
+            assert!(self.0.enter(pair().1).is_err(), "its place is taken");
+            self.0.close();
+            Response::stream(Stream::JsonLines)
+        }
+
+        fn piece(&self, _stream: Stream) -> Vec<u8> {
+            b"{}\n".to_vec()
+        }
+    }
+
+    let all = Connections::new(1);
+    let (mut client, socket) = pair();
+    client.write_all(b"GET /stats?stream HTTP/1.1\r\n\r\n").expect("sent");
+    converse(&all.enter(socket).expect("a place"), &Ends(all.clone()), true);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("\r\n\r\n3\r\n{}\n\r\n0\r\n\r\n"), "{answer:?}");
 }

@@ -126,6 +126,9 @@ impl Response {
     }
 }
 
+/// The end of a response in chunks.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
 /// A piece of a response in chunks. It must not be empty: that would be the end.
 pub fn chunk(bytes: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
