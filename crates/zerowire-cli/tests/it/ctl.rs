@@ -2,12 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::support::control::{Controlled, split};
-use crate::support::{Guest, PATIENCE, Peer, connect, in_netns};
+use crate::support::processes::{kill, status};
+use crate::support::{Guest, PATIENCE, Peer, connect, in_netns, wait_until};
 use zerowire_testkit::net::ip;
 
 fn ctl(server: &Controlled, arguments: &[&str]) -> Output {
@@ -118,16 +120,68 @@ fn statistics_can_be_followed() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
         command.args(["ctl", "stats", "--follow", "--json", "--control"]).arg(server.control());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
-        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        for line in lines.take(3) {
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        for line in lines.by_ref().take(3) {
             let stats: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
             assert_eq!(stats["vms"][0]["name"], "zwfollow");
         }
         // The end of the server is its end.
         server.program.stop();
-        let output = child.wait().expect("it ends");
-        assert!(output.code().is_some(), "{output}");
+        lines.for_each(|line| drop(line.expect("a line")));
+        let status = child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
     });
+}
+
+#[test]
+fn a_server_that_is_killed_is_no_end_of_its_statistics() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        command.args(["ctl", "stats", "--follow", "--json", "--control"]).arg(server.control());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        lines.next().expect("statistics").expect("a line");
+        server.program.kill();
+        let output = child.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), text.contains("ends early")), (Some(1), true), "{text}");
+    });
+}
+
+/// An answer, of which `ctl` gets `sent`, and is stopped and goes on while it waits for that.
+fn answered(sent: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("control");
+    let server = UnixListener::bind(&path).expect("a socket");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(["ctl", "version", "--json", "--control"]).arg(&path);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let (mut client, _) = server.accept().expect("it connects");
+    client.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let (mut request, pid) = (BufReader::new(&client).lines(), child.id() as i32);
+    assert!(request.any(|line| line.expect("a line").is_empty()), "a request");
+    wait_until("it waits", || status(pid, "State") == "S");
+    for (signal, then) in [(libc::SIGSTOP, "T"), (libc::SIGCONT, "S")] {
+        kill(pid, signal);
+        wait_until("it is stopped, or goes on", || status(pid, "State") == then);
+    }
+    client.write_all(sent.as_bytes()).expect("it reads");
+    drop(client);
+    let output = child.wait_with_output().expect("it ends");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_answer_is_taken_whole_and_by_a_client_that_was_stopped() {
+    let (code, text) = answered("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n");
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = answered("HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{}\n");
+    assert_eq!(
+        (code, text.contains("the server's answer ends early: 3 of 30 bytes came")),
+        (Some(1), true),
+        "{text}"
+    );
 }
 
 #[test]
