@@ -57,9 +57,10 @@ fn format() -> LogFormat {
     FORMAT.get().copied().unwrap_or(LogFormat::Text)
 }
 
-/// `level`, or what the environment variable ZEROWIRE_LOG says in its place.
+/// `level`, or what the environment variable ZEROWIRE_LOG says in its place, unless it is empty.
 pub fn effective_level(level: &str) -> String {
-    std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned())
+    let set = std::env::var_os("ZEROWIRE_LOG").filter(|word| !word.is_empty());
+    set.map_or_else(|| level.to_owned(), |word| word.to_string_lossy().into_owned())
 }
 
 fn filter(level: &str) -> Result<LevelFilter> {
@@ -67,7 +68,8 @@ fn filter(level: &str) -> Result<LevelFilter> {
 }
 
 fn filter_of(word: &str) -> Result<LevelFilter> {
-    word.parse().with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
+    let level = LEVELS.contains(&word).then(|| word.parse().ok()).flatten();
+    level.with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
 }
 
 /// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says, in `format` or in

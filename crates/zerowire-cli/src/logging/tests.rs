@@ -23,7 +23,7 @@ fn a_level_is_a_word() {
     for word in LEVELS {
         assert_eq!(filter_of(word).expect("a level").to_string(), word);
     }
-    for word in ["zerowire=debug", "warn,zerowire_vsock=trace", "loud"] {
+    for word in ["zerowire=debug", "warn,zerowire_vsock=trace", "loud", "", "off", "0", "INFO"] {
         let error = format!("{:#}", filter_of(word).expect_err("no level"));
         assert!(error.contains(&format!("log level '{word}': give error, warn")), "{error}");
     }

@@ -2,10 +2,13 @@
 //! nobody reads.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
+use crate::support::processes::kill;
 use crate::support::refused::{repeat_an_error, send_what_is_lost};
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
@@ -173,4 +176,19 @@ fn an_error_that_is_repeated_leaves_the_log_to_others() {
             "{written} and {left_out}\n{log}"
         );
     });
+}
+
+/// A unit may set it so.
+#[test]
+fn a_level_that_is_set_to_nothing_is_not_set() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let control = dir.path().join("control");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(["net", "--control"]).arg(&control).env("ZEROWIRE_LOG", "");
+    let program = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("it listens", || UnixStream::connect(&control).is_ok());
+    kill(program.id() as i32, libc::SIGTERM);
+    let output = program.wait_with_output().expect("it ends");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && log.contains("INFO control socket at"), "{log}");
 }
