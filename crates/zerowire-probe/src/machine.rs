@@ -5,8 +5,9 @@ use std::fs;
 use serde::Serialize;
 
 /// Capabilities that some path asks for, by their bit (include/uapi/linux/capability.h).
-const CAPABILITIES: [(u32, &str); 7] = [
+const CAPABILITIES: [(u32, &str); 8] = [
     (5, "CAP_KILL"),
+    (6, "CAP_SETGID"),
     (7, "CAP_SETUID"),
     (12, "CAP_NET_ADMIN"),
     (13, "CAP_NET_RAW"),
@@ -109,7 +110,10 @@ mod tests {
     fn capabilities_are_read_from_the_mask() {
         let (held, absent) = capabilities("0000000000003000");
         assert_eq!(held, ["CAP_NET_ADMIN", "CAP_NET_RAW"]);
-        assert_eq!(absent, ["CAP_KILL", "CAP_SETUID", "CAP_IPC_LOCK", "CAP_SYS_ADMIN", "CAP_BPF"]);
+        assert_eq!(
+            absent,
+            ["CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_IPC_LOCK", "CAP_SYS_ADMIN", "CAP_BPF"]
+        );
         assert!(capabilities("nonsense").0.is_empty());
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use zerowire_sys::rights::landlock_version;
-use zerowire_sys::trial::unshare_in_child;
+use zerowire_sys::trial::{change_user_in_child, unshare_in_child};
 
 use super::errno;
 use super::machine::MachineFacts;
@@ -12,23 +12,31 @@ use super::{Finding, Group, Job, Subject, Todo};
 /// The answers of seccomp that this kernel knows.
 const ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
 
+/// Whom the process of a VM belongs to if nobody else is named: user and group.
+const NOBODY: u32 = 65534;
+
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWNET;
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     let subject =
         |id, path, title| Subject { id, group: Group::Shared, jobs: &[Job::Net, Job::Vsock], path, title };
+    let other_user = || change_user_in_child(NOBODY, NOBODY).map_err(errno::number);
+    let may_change = machine.has("CAP_SETUID") && machine.has("CAP_SETGID");
     let namespaces = subject("sandbox.namespaces", "net, vsock: sandbox: namespaces", "sandbox: namespaces");
-    todo.add(namespaces, || {
+    todo.add(namespaces, move || {
         let all = unshare_in_child(NAMESPACES | libc::CLONE_NEWPID).map_err(errno::number);
         let with_user = |more| match all {
             Ok(()) => Ok(()),
             Err(_) => unshare_in_child(NAMESPACES | libc::CLONE_NEWUSER | more).map_err(errno::number),
         };
-        translate_namespaces(all, with_user(libc::CLONE_NEWPID), with_user(0))
+        match all.and(other_user()) {
+            Err(e) if all.is_ok() => translate_user(e, may_change),
+            _ => translate_namespaces(all, with_user(libc::CLONE_NEWPID), with_user(0)),
+        }
     });
     let kill = subject("sandbox.kill", "net, vsock: sandbox: kill", "sandbox: kill");
-    let (changes_user, kills) = (machine.has("CAP_SETUID"), machine.has("CAP_KILL"));
-    todo.add(kill, move || translate_kill(changes_user, kills));
+    let kills = machine.has("CAP_KILL");
+    todo.add(kill, move || translate_kill(other_user().is_ok(), kills));
     let seccomp = subject("sandbox.seccomp", "net, vsock: sandbox: seccomp", "sandbox: system calls");
     todo.add(seccomp, || translate_seccomp(std::fs::read_to_string(ACTIONS)));
     let landlock = subject("sandbox.landlock", "net, vsock: sandbox: Landlock", "sandbox: Landlock");
@@ -65,6 +73,20 @@ fn translate_namespaces(
         .remedy(
             "Run as root, or let users make user namespaces ('zerowire doctor --path net', 'new namespaces')."),
     }
+}
+
+/// There are all namespaces, and no other user for the process of a VM. `may_change`: this process
+/// has the capabilities to become one.
+fn translate_user(errno: i32, may_change: bool) -> Finding {
+    let found = Finding::degraded(
+        errno::said("all; another user can't be had", errno),
+        "The process of a VM keeps its user: only the other layers protect that user's files and processes.",
+    );
+    if may_change {
+        let text = format!("Map user and group {NOBODY} in this user namespace, or run outside of it.");
+        return found.remedy(text);
+    }
+    found.remedy("Run as root, or grant CAP_SETUID and CAP_SETGID.")
 }
 
 /// `changes_user`: the process of a VM gets another user. `kills`: that user's processes can be
@@ -129,6 +151,11 @@ mod tests {
         assert_eq!(outcome(&all), (CheckOutcome::Ok, false));
         let with_user = translate_namespaces(Err(libc::EPERM), Ok(()), Ok(()));
         assert_eq!(outcome(&with_user), (CheckOutcome::Degraded, true));
+        let one_user = translate_user(libc::EPERM, true);
+        assert_eq!(outcome(&one_user), (CheckOutcome::Degraded, true));
+        assert!(one_user.remedy.is_some_and(|r| r.contains("Map user and group 65534")));
+        let no_rights = translate_user(libc::EPERM, false);
+        assert!(no_rights.remedy.is_some_and(|r| r.contains("CAP_SETUID and CAP_SETGID")));
         let some = translate_namespaces(Err(libc::EPERM), Err(libc::ENOSPC), Ok(()));
         assert_eq!(outcome(&some), (CheckOutcome::Degraded, true));
         assert!(some.found.contains("ENOSPC"), "{}", some.found);

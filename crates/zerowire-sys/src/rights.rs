@@ -12,8 +12,11 @@ use std::ptr::null;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
-use rustix::thread::{CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities};
+use rustix::process::{DumpableBehavior, Gid, Pid, Uid, WaitOptions, set_dumpable_behavior, waitpid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
 
 use crate::check;
 use crate::syscall::{call, checked};
@@ -176,14 +179,33 @@ fn keep(kept: CapabilitySet) -> Result<(), Errno> {
 /// # Errors
 /// Those of unshare(2) in the child, and of fork(2).
 pub fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: the child calls only unshare, errno and _exit, all of which are async-signal-safe.
+    let arguments = [flags as usize, 0, 0, 0, 0, 0];
+    // SAFETY: takes numbers only. It is a system call, and so async-signal-safe.
+    in_child(|| unsafe { call(libc::SYS_unshare, arguments) }.map(drop).map_err(Errno::from_raw_os_error))
+}
+
+/// Whether a child process could become this user, with this group and no others.
+///
+/// # Errors
+/// Those of the system calls in the child, and of fork(2).
+pub fn change_user_in_child(user: u32, group: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    // Three system calls of one thread, which are async-signal-safe.
+    in_child(|| {
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_thread_res_uid(user, user, user)
+    })
+}
+
+/// What `attempt` gives in a child process. It is async-signal-safe.
+fn in_child(attempt: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
+    // SAFETY: the child calls only `attempt` and _exit, which are async-signal-safe.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
+        let errno = attempt().err().map_or(0, Errno::raw_os_error);
         // SAFETY: as above; the errno fits the exit status.
-        unsafe {
-            let failed = libc::unshare(flags) != 0;
-            libc::_exit(if failed { *libc::__errno_location() } else { 0 });
-        }
+        unsafe { libc::_exit(errno) };
     }
     let status = retry_on_intr(|| waitpid(Pid::from_raw(pid), WaitOptions::empty()))?;
     match status.and_then(|(_, status)| status.exit_status()) {

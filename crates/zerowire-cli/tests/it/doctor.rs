@@ -244,3 +244,19 @@ fn a_path_selects_checks_and_wrong_arguments_are_refused() {
     assert!(groups.contains(&"vsock".into()) && !groups.contains(&"net".into()), "{groups:?}");
     assert_eq!(lab.doctor(&["--path", "nonsense"]).output().expect("run").status.code(), Some(2));
 }
+
+/// The sandbox warns of the same at its start.
+#[test]
+fn a_vms_process_that_keeps_its_user_is_told() {
+    let lab = Lab::new();
+    for (without, remedy) in [
+        ("unshare --user --map-root-user", "Map user and group 65534"),
+        ("setpriv --bounding-set=-setuid", "CAP_SETUID"),
+        ("setpriv --bounding-set=-setgid", "CAP_SETGID"),
+    ] {
+        let report = json(&lab.in_namespaces(&format!("{without} $PROGRAM doctor --json || true")));
+        let found = check(&report, "sandbox.namespaces");
+        assert_eq!(found["outcome"], "degraded", "{without}: {found}");
+        assert!(found["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{without}: {found}");
+    }
+}

@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::map::{Mapping, READ_WRITE};
-pub use crate::rights::unshare_in_child;
+pub use crate::rights::{change_user_in_child, unshare_in_child};
 use crate::uring::ring;
 pub use crate::uring::zcrx::attempt as register_zcrx;
 use io_uring::IoUring;
