@@ -52,6 +52,12 @@ pub enum ListenError {
     /// Another process listens there.
     #[error("socket path {0} is in use by a running process: stop that one or give another path")]
     InUse(PathBuf),
+    /// It can't be told whether another process listens there.
+    #[error(
+        "socket path {path} exists, and may be in use: it can't be tried: {cause}; remove it if nobody listens there, or give \
+         another path"
+    )]
+    Untold { path: PathBuf, cause: io::Error },
     /// A file is there, and it is not a socket.
     #[error("socket path {0} exists and is not a socket: remove it or give another path")]
     NotASocket(PathBuf),
@@ -107,7 +113,7 @@ impl ListenError {
             Self::InUse(path) | Self::NotASocket(path) | Self::TooLong(path) | Self::Replaced(path) => {
                 Some(path)
             }
-            Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
+            Self::Untold { path, .. } | Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
             Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) | Self::Keeper(_) => None,
         }
     }
@@ -147,9 +153,10 @@ pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result
             Err(Errno::CONNREFUSED) => {
                 let _ = socket_file::remove(path, &found);
             }
-            // Also another user's socket, one of another kind or one whose queue is full: alive, as
-            // far as can be told.
-            _ => return Err(ListenError::InUse(path.to_owned())),
+            // Also one of another kind or one whose queue is full.
+            Ok(()) | Err(Errno::PROTOTYPE | Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+            // Such as another user's.
+            Err(e) => return Err(ListenError::Untold { path: path.to_owned(), cause: e.into() }),
         }
     }
     let socket = socket()?;

@@ -1,6 +1,7 @@
 use std::any::Any;
 use std::io::Read;
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
@@ -48,7 +49,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
 
 #[test]
 fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::MetadataExt;
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -208,6 +209,20 @@ fn other_files_and_paths_of_no_socket_are_refused() {
     assert!(matches!(bind_unix(Path::new(""), SocketType::STREAM, &OWN), Err(ListenError::Empty)));
     let missing = dir.path().join("missing/s");
     assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
+}
+
+/// Also one that nobody listens on any more.
+#[test]
+fn a_socket_that_may_not_be_tried_is_not_said_to_be_in_use() {
+    zerowire_testkit::own_process!();
+    let dir = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let path = dir.path().join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    zerowire_testkit::process::become_ordinary(60_000, 0);
+    let said = bind_unix(&path, SocketType::STREAM, &OWN).unwrap_err();
+    assert!(matches!(&said, ListenError::Untold { path: at, .. } if *at == path), "{said}");
+    assert!(said.to_string().contains("Permission denied"), "{said}");
 }
 
 #[test]
