@@ -113,6 +113,12 @@ impl SocketArgs {
     /// Where the front end of the only VM connects. None: neither an option nor who started this
     /// process says so.
     pub fn endpoint(&self, handed: &HandedSockets) -> Option<Endpoint> {
+        if let (Some(path), None, Some(_)) = (&self.socket, self.fd, handed.single()) {
+            tracing::warn!(
+                "--socket {} is not used: the service manager hands a socket over",
+                path.display()
+            );
+        }
         match (&self.socket, self.fd, handed.single()) {
             (None, Some(fd), _) => Some(Endpoint::Fd(fd)),
             (_, None, Some(endpoint)) => Some(endpoint),

@@ -79,6 +79,10 @@ impl Defaults {
         let port = of_key("port", port(&net.port))?;
         let tokens = net.metadata_token.as_deref().map(token_policy).transpose();
         let tokens = of_key("metadata-token", tokens)?;
+        if tokens.is_some() && net.metadata.as_ref().or(self.metadata.as_ref()).is_none() {
+            let text = "there is no metadata service to ask for tokens: give metadata, too, or leave it out";
+            return Err(WrongKey { key: "metadata-token", text: text.to_owned() });
+        }
         let guard = of_key("guard", guard(net.guard.as_deref(), mac))?;
         let transmit = parsed("tx-limit", &net.tx_limit)?;
         let limits = Limits { transmit, receive: parsed("rx-limit", &net.rx_limit)? };

@@ -65,9 +65,13 @@ impl Manage for Managed {
         Ok(self.server.add(self.defaults.vm(name, vm)?, Some(turn))?)
     }
 
-    fn change(&self, name: &str, vm: Net, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
+    fn change(&self, name: &str, mut vm: Net, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
         let now = self.config(name)?;
         let has_socket = vm.socket == table_of(&now).socket;
+        if now.metadata.is_some() && vm.metadata.is_none() {
+            // What it has had goes with them.
+            vm.metadata_token = None;
+        }
         let mut wanted = self.defaults.vm(name, vm)?;
         if has_socket {
             // It may have been handed over.

@@ -148,11 +148,13 @@ fn a_single_vm_has_the_single_socket_and_keeps_it_for_the_next_front_end() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = listener(dir.path(), "s");
-        let args = ["net", "--port", "tap:zwsone"];
+        let unused = dir.path().join("unused").display().to_string();
+        let args = ["net", "--port", "tap:zwsone", "--socket", &unused];
         let program = managed(&args, &[("zerowire@zwsone.socket", &socket)], &[]);
         for _ in 0..2 {
             serves(dir.path(), "s", "zwsone");
         }
+        assert!(program.log().contains(&format!("WARN --socket {unused} is not used")), "{}", program.log());
         program.stop();
         // The manager still listens: what connects now is served by the next process.
         let waits = std::thread::spawn({

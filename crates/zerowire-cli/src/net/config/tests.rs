@@ -49,6 +49,7 @@ fn a_wrong_value_has_its_key() {
     for (net, key) in [
         (file::Net { port: "?".to_owned(), ..good() }, "port"),
         (file::Net { metadata_token: bad(), ..good() }, "metadata-token"),
+        (file::Net { metadata_token: Some("required".to_owned()), ..good() }, "metadata-token"),
         (file::Net { mac: bad(), ..good() }, "mac"),
         (file::Net { guard: bad(), ..good() }, "guard"),
         (file::Net { guard: Some("mac".to_owned()), ..good() }, "guard"),
