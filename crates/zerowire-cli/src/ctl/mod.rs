@@ -148,7 +148,9 @@ struct Add {
 impl Add {
     /// The body.
     fn table(&self) -> Result<Value> {
-        Ok(self.keys.given()?.into_iter().filter(|(_, value)| !value.is_null()).collect())
+        let mut keys = self.keys.given()?;
+        keys.retain(|_, value| !value.is_null());
+        Ok(keys.into())
     }
 }
 

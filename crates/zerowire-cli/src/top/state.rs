@@ -57,7 +57,7 @@ impl Sorting {
     /// The VMs in order.
     pub fn sorted(self, rates: &ServerRates) -> Vec<&VmRates> {
         let mut vms: Vec<_> = rates.vms.iter().collect();
-        vms.sort_by(|a, b| {
+        vms.sort_unstable_by(|a, b| {
             let order = self.key.compare(a, b);
             if self.is_reversed { order.reverse() } else { order }
         });

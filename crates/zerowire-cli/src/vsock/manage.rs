@@ -1,6 +1,5 @@
 //! The vsock server as the control socket manages it.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,14 +143,15 @@ fn of_socket(refusal: ManageError, key: Option<&'static str>) -> ManageError {
 
 /// The first key whose value differs, in whatever words, and takes another device.
 fn device_key(now: &VsockConfig, wanted: &VsockConfig) -> Option<&'static str> {
-    let groups = |vm: &VsockConfig| vm.groups.iter().cloned().collect::<BTreeSet<_>>();
+    let differ = |a: &[String], b: &[String]| a.iter().any(|group| !b.contains(group));
+    let groups_differ = differ(&now.groups, &wanted.groups) || differ(&wanted.groups, &now.groups);
     let ((socket, uds), (wanted_socket, wanted_uds)) =
         ((now.access, now.uds_access), (wanted.access, wanted.uds_access));
     let differs = [
         (now.endpoint != wanted.endpoint, "socket"),
         (now.cid != wanted.cid, "cid"),
         (now.uds != wanted.uds, "uds"),
-        (groups(now) != groups(wanted), "groups"),
+        (groups_differ, "groups"),
         (owner_of(&socket) != owner_of(&wanted_socket), "socket-owner"),
         (socket.group != wanted_socket.group, "socket-group"),
         (socket.mode() != wanted_socket.mode(), "socket-mode"),

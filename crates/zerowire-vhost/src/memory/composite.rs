@@ -71,7 +71,7 @@ impl Composite {
     pub fn new(memory: &GuestMemory, most: u64, padding: usize, slab: usize) -> io::Result<Self> {
         let mut regions = memory.region_views()?;
         // Large pages first: each region then begins at a multiple of its page size, without holes.
-        regions.sort_by_key(|r| std::cmp::Reverse(r.page));
+        regions.sort_unstable_by_key(|r| (std::cmp::Reverse(r.page), r.index));
         if let Some(large) = regions.first().filter(|r| r.page > ALIGN) {
             let text =
                 format!("pages of {} bytes: guest memory on pages up to 2 MiB can be registered", large.page);
