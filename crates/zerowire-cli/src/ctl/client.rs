@@ -35,8 +35,8 @@ enum BodyForm {
     ToEnd,
 }
 
-/// The bytes of an answer. A stop of this process (SIGSTOP) is no error, and one that waited too
-/// long says so.
+/// The bytes of an answer. Reading goes on behind a stop of this process (SIGSTOP), and an error by
+/// the time limit says how long that was.
 #[derive(Debug)]
 struct AnswerBytes(UnixStream);
 

@@ -29,7 +29,7 @@ pub struct SendStop {
 pub struct Watched {
     signal: Arc<AtomicU8>,
     socket: OwnedFd,
-    /// True: the peer may still send. False from the start where the socket is no stream.
+    /// True: the socket is a stream, and the peer may still send.
     may_reply: bool,
     /// Bytes that the peer has sent, and that were dropped.
     pub replied_bytes: u64,

@@ -190,7 +190,7 @@ pub enum SocketOpener {
     Own(SocketFile),
     /// Who has handed it over with this number, and has it as well.
     Giver(RawFd),
-    /// Another process, which is asked.
+    /// Another process has it open.
     Keeper {
         /// That process.
         keeper: Arc<dyn SocketKeeper>,

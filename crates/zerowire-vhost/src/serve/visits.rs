@@ -2,8 +2,8 @@
 //! again for good.
 //!
 //! A visit is short if it ends at once. Of short ones in a row that end in the same way, the log
-//! hears of the first ones, and then of one a minute. One that stays is told of as soon as it is
-//! no short visit any more.
+//! hears of the first ones, and then of one a minute. It hears of one that stays as soon as that is
+//! longer than a short visit.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_secs(1);
 pub(super) enum VisitEnd {
     /// It.
     Told,
-    /// It, and that the next ones like it are told of once a minute.
+    /// It, and that one a minute of the next ones like it follows.
     ToldLast,
     /// Nothing.
     Untold,
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(all.iter().filter(|(begin, _)| *begin).count(), 3 + 3);
         assert!(all[3..].iter().all(|(begin, end)| *begin == (*end != VisitEnd::Untold)), "{all:?}");
 
-        // Another end is told of, and the ones like it.
+        // The log hears of another end, and of the ones like it.
         let now = start + Duration::from_secs(180) + short;
         assert_eq!(told(&mut visits, "refused", now, short), (false, VisitEnd::Told));
         assert_eq!(told(&mut visits, "refused", now, short), (true, VisitEnd::Told));
