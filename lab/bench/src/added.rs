@@ -74,7 +74,7 @@ fn measure_with(
     effort: Effort,
     placement: &Placement,
 ) -> Result<CellReport<Added>> {
-    let held = Held::temporary(&format!("zerowire-bench-{}-added", std::process::id()))?;
+    let held = Held::temporary()?;
     let manager =
         Manager { control: held.folder().join("control.sock"), socket: held.folder().join("vm.sock") };
     let mut kind = BackendKind::zero_copy();

@@ -75,7 +75,7 @@ impl BackendKind {
     }
 }
 
-/// Back ends started so far.
+/// Back ends with taps that were started so far.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A running back end that serves one or more VMs. Each VM has a tap of its own, or unix sockets of
@@ -101,7 +101,7 @@ impl BackendProcess {
         let spec = |vm: usize, socket: &Path| {
             format!("name=vm{vm},socket={},port=tap:{}", socket.display(), taps[vm])
         };
-        let mut backend = Self::launch(program, "net", number, vms, spec, &kind.args, placement)?;
+        let mut backend = Self::launch(program, "net", vms, spec, &kind.args, placement)?;
         backend.taps = taps;
         Ok(backend)
     }
@@ -109,10 +109,9 @@ impl BackendProcess {
     /// Starts `program net` for one VM with the port `port` of an interface that is there, and
     /// further arguments separated by blanks.
     pub fn start_on(program: &Path, port: &str, more: &str, placement: &Placement) -> Result<Self> {
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port={port}", socket.display());
         let args: Vec<String> = more.split_whitespace().map(str::to_owned).collect();
-        Self::launch(program, "net", number, 1, spec, &args, placement)
+        Self::launch(program, "net", 1, spec, &args, placement)
     }
 
     /// Starts `program vsock` with the further arguments `args`, and waits until all sockets
@@ -124,31 +123,27 @@ impl BackendProcess {
         keys: &[&str],
         placement: &Placement,
     ) -> Result<Self> {
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| {
             let (cid, uds, keys) = (Self::cid(vm), socket.with_extension("host"), keys[vm]);
             format!("name=vm{vm},cid={cid},socket={},uds={}{keys}", socket.display(), uds.display())
         };
-        Self::launch(program, "vsock", number, keys.len(), spec, args, placement)
+        Self::launch(program, "vsock", keys.len(), spec, args, placement)
     }
 
     fn launch(
         program: &Path,
         device: &str,
-        number: usize,
         vms: usize,
         spec: impl Fn(usize, &Path) -> String,
         args: &[String],
         placement: &Placement,
     ) -> Result<Self> {
-        let held = folder(number)?;
+        let held = Held::temporary()?;
         let statistics = File::create(held.folder().join("statistics"))?;
         let mut command = Command::new(program);
         command.args([device, "--json", "--log", "warn"]);
         for vm in 0..vms {
             let socket = socket_path(held.folder(), vm);
-            // A socket left over from a process that was killed would count as in use.
-            let _ = fs::remove_file(&socket);
             command.arg("--vm").arg(spec(vm, &socket));
         }
         command.args(args);
@@ -161,7 +156,7 @@ impl BackendProcess {
     /// Starts a back end that is another program, and waits until it listens. `command` makes the
     /// command from the path of the socket. Its standard input stays open and silent.
     pub fn start_peer(command: impl FnOnce(&Path) -> Command, placement: &Placement) -> Result<Self> {
-        let held = folder(STARTED.fetch_add(1, Ordering::Relaxed))?;
+        let held = Held::temporary()?;
         let mut command = command(&socket_path(held.folder(), 0));
         command.stdin(Stdio::piped()).stdout(File::create(held.folder().join("output"))?);
         Self::run(held, command, 1, placement)
@@ -337,11 +332,6 @@ fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
             None => flatten(value, &format!("{name}."), ledger),
         }
     }
-}
-
-/// A folder for the files of back end `number`.
-fn folder(number: usize) -> Result<Held> {
-    Held::temporary(&format!("zerowire-bench-{}-{number}", std::process::id()))
 }
 
 fn socket_path(folder: &Path, vm: usize) -> PathBuf {

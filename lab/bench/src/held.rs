@@ -4,8 +4,9 @@
 //! [`end_on_signals`] catches it. It ends all children, removes all folders, and then ends the
 //! program by that signal.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tempfile::TempDir;
 
 use crate::sys;
 
@@ -37,36 +39,39 @@ fn all() -> MutexGuard<'static, Vec<HeldEntry>> {
 #[derive(Debug)]
 pub struct Held {
     id: usize,
-    folder: Option<PathBuf>,
+    folder: Option<TempDir>,
 }
 
 impl Held {
     /// Nothing yet.
     pub fn nothing() -> Self {
-        Self::register(None)
+        Self::register(&mut all(), None)
     }
 
-    /// Makes the folder `name` of temporary files.
+    /// Makes a folder for temporary files. Its name can't be guessed, it is new, and it belongs to
+    /// this user alone: other users may write beside it.
     ///
     /// # Errors
     /// It can't be made.
-    pub fn temporary(name: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(name);
-        let held = Self::register(Some(folder.clone()));
-        fs::create_dir_all(&folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        Ok(held)
+    pub fn temporary() -> Result<Self> {
+        // A signal waits for the lock: it never finds a folder that is not in the list.
+        let mut all = all();
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("zerowire-bench-").permissions(Permissions::from_mode(0o700));
+        let folder = builder.tempdir().context("can't make a folder for temporary files")?;
+        Ok(Self::register(&mut all, Some(folder)))
     }
 
-    fn register(folder: Option<PathBuf>) -> Self {
-        let mut all = all();
+    fn register(all: &mut Vec<HeldEntry>, folder: Option<TempDir>) -> Self {
         let id = all.last().map_or(0, |last| last.id + 1);
-        all.push(HeldEntry { id, child: None, folder: folder.clone() });
+        let path = folder.as_ref().map(|folder| folder.path().to_owned());
+        all.push(HeldEntry { id, child: None, folder: path });
         Self { id, folder }
     }
 
     /// The folder; empty where there is none.
     pub fn folder(&self) -> &Path {
-        self.folder.as_deref().unwrap_or(Path::new(""))
+        self.folder.as_ref().map_or(Path::new(""), TempDir::path)
     }
 
     /// Starts the child.
@@ -120,9 +125,6 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         all().retain(|entry| entry.id != self.id);
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_dir_all(folder);
-        }
     }
 }
 

@@ -236,8 +236,8 @@ fn bakery(files: &Files) -> Result<String> {
 #[test]
 #[cfg(feature = "charts")]
 fn a_report_goes_where_the_options_say() {
-    let folder = std::env::temp_dir().join(format!("zerowire-bakery-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let json = folder.join("report.json");
     let files = Files { json: Some(json.clone()), svg: Some(folder.clone()) };
     let text = bakery(&files).expect("a report");
@@ -249,7 +249,6 @@ fn a_report_goes_where_the_options_say() {
     let said: serde_json::Value = serde_json::from_str(&text).expect("JSON alone");
     let file = std::fs::read_to_string(&json).expect("the file");
     assert_eq!(said["cells"], serde_json::from_str::<serde_json::Value>(&file).expect("JSON")["cells"]);
-    std::fs::remove_dir_all(&folder).expect("the folder");
     let error = bakery(&Files { json: Some("/none/report".into()), svg: None }).expect_err("no such folder");
     assert!(error.to_string().contains("/none/report"), "{error}");
 }

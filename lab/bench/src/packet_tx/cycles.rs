@@ -18,11 +18,14 @@ use super::run::open;
 use super::source::TxSource;
 use super::text::PERCENT;
 use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
+use crate::held::Held;
 
 /// Samples a second.
 const FREQUENCY: &str = "2000";
 /// How long perf may take to attach.
 const ATTACH: Duration = Duration::from_millis(400);
+/// The file of its samples.
+const SAMPLES: &str = "samples";
 
 /// The kernel's copy routines: from and to user space, with and without a checksum, and within the
 /// kernel. There skb_copy_ubufs, which makes a frame's lent pages its own, uses memcpy. These are
@@ -130,23 +133,24 @@ fn perf_present() -> Result<()> {
 /// A perf that samples the calling thread.
 struct Perf {
     child: Child,
-    file: std::path::PathBuf,
+    /// Its folder has the samples.
+    held: Held,
 }
 
 impl Perf {
     fn start() -> Result<Self> {
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-        let file = std::env::temp_dir().join(format!("zerowire-perf-{}-{thread}", std::process::id()));
-        let child = Command::new("perf")
+        let held = Held::temporary()?;
+        let mut command = Command::new("perf");
+        command
             .args(["record", "-q", "-e", "cpu-clock", "-F", FREQUENCY, "-t", &thread, "-o"])
-            .arg(&file)
+            .arg(held.folder().join(SAMPLES))
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("perf record")?;
-        let mut perf = Self { child, file };
+            .stderr(Stdio::piped());
+        let child = held.spawn(&mut command).context("perf record")?;
+        let mut perf = Self { child, held };
         std::thread::sleep(ATTACH);
-        if perf.child.try_wait()?.is_some() {
+        if perf.held.try_wait(&mut perf.child)?.is_some() {
             bail!("perf record ended at once: {}", perf.complaint());
         }
         Ok(perf)
@@ -167,7 +171,7 @@ impl Perf {
         self.child.wait()?;
         let report = Command::new("perf")
             .args(["report", "--stdio", "-q", "--percent-limit", "0", "--sort", "symbol", "-i"])
-            .arg(&self.file)
+            .arg(self.held.folder().join(SAMPLES))
             .stderr(Stdio::null())
             .output()
             .context("perf report")?;
@@ -184,7 +188,6 @@ impl Drop for Perf {
         // After an error before `stop`; else it has ended and this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.file);
     }
 }
 

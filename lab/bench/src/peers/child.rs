@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_program_has_its_cpu_time_and_its_status() {
-        let held = Held::temporary(&format!("zerowire-child-{}", std::process::id())).unwrap();
+        let held = Held::temporary().unwrap();
         let placement = Placement::detect().unwrap();
         let shell = |script: &str| run(Command::new("sh").args(["-c", script]), &held, &placement);
         let work = shell("i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done").unwrap();

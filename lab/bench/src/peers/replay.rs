@@ -41,7 +41,7 @@ pub(crate) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     placement.pin_driver()?;
     let lab = TxLab::new(SinkKind::Ifb, placement)?;
     let softirq = Softirq::find();
-    let held = Held::temporary(&format!("zerowire-peers-{}", std::process::id()))?;
+    let held = Held::temporary()?;
     let mut players =
         vec![Player { name: OURS, program: options.program.clone(), more: &["replay", "--quiet"] }];
     let mut missing = MissingPeers::default();

@@ -300,11 +300,11 @@ mod tests {
 
     #[test]
     fn a_full_backlog_takes_no_more() {
-        let folder = std::env::temp_dir().join(format!("zerowire-bench-full-{}", std::process::id()));
-        let _listener = full(&folder).unwrap();
-        let first = dial(&folder, b"x").unwrap();
-        assert!(dial(&folder, b"x").is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = full(&path).unwrap();
+        let first = dial(&path, b"x").unwrap();
+        assert!(dial(&path, b"x").is_err());
         drop(first);
-        std::fs::remove_file(&folder).unwrap();
     }
 }

@@ -113,8 +113,8 @@ fn columns_are_filtered_and_the_floor_can_be_alone() {
 #[test]
 fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
     own_process!();
-    let folder = std::env::temp_dir().join(format!("zerowire-tx-test-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let file = folder.join("report.json");
     let options = PacketTxOptions {
         columns: vec![Column::Udp, Column::Auto],
@@ -137,7 +137,6 @@ fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
     assert!(line["samples"][0]["cpu_ns"].as_u64().unwrap() > 0);
     assert_eq!(json["auto"][0]["lines"][0]["sends"], 2048);
     assert!(folder.join("packet-tx-cpu-ifb-hot.svg").is_file());
-    std::fs::remove_dir_all(&folder).unwrap();
 
     let mut out = Vec::new();
     let options = PacketTxOptions {

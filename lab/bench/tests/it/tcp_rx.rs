@@ -68,7 +68,8 @@ fn every_way_receives_all_bytes() {
 #[test]
 fn the_report_is_json_and_charts_too() {
     own_process!();
-    let dir = std::env::temp_dir().join(format!("zerowire-tcp-rx-{}", std::process::id()));
+    let temporary = tempfile::tempdir().expect("a folder");
+    let dir = temporary.path().to_owned();
     let options = TcpRxOptions {
         connections: vec![2],
         ways: vec![WayName::Multishot, WayName::Epoll],
@@ -94,7 +95,6 @@ fn the_report_is_json_and_charts_too() {
         let svg = std::fs::read_to_string(dir.join(format!("tcp-rx-{name}.svg"))).unwrap();
         assert!(svg.contains("multishot"), "{name}");
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// A sender of another origin: one test a run, the warm-up included.

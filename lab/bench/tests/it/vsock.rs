@@ -42,8 +42,8 @@ fn the_floor_moves_every_byte_both_ways() {
 
 #[test]
 fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
-    let folder = std::env::temp_dir().join(format!("zerowire-bench-test-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let json = folder.join("report.json");
     let options = VsockBenchOptions {
         program: Some(program()),
@@ -56,7 +56,6 @@ fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
     assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
     let value: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     assert!(folder.join("vsock-cpu-rx-64k.svg").is_file());
-    std::fs::remove_dir_all(&folder).unwrap();
 
     for case in value["cases"].as_array().unwrap() {
         let variants = case["variants"].as_array().unwrap();

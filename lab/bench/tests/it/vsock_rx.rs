@@ -43,8 +43,8 @@ fn the_floors_count_every_byte() {
 /// changed.
 #[test]
 fn each_mode_moves_the_right_bytes_both_ways() {
-    let folder = std::env::temp_dir().join(format!("zerowire-rx-test-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let json = folder.join("report.json");
     let options = TableOptions {
         program: Some(program()),
@@ -62,7 +62,6 @@ fn each_mode_moves_the_right_bytes_both_ways() {
     {
         assert!(folder.join(&chart).is_file(), "{chart}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 
     for case in value["cases"].as_array().unwrap() {
         // Both lengths were published.
@@ -100,8 +99,8 @@ fn each_mode_moves_the_right_bytes_both_ways() {
 
 #[test]
 fn server_and_client_meet_and_agree_on_the_bytes() {
-    let folder = std::env::temp_dir().join(format!("zerowire-rx-pair-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let uds = folder.join("end");
     let options = ServerOptions {
         place: RxPlace::Host(uds.clone()),
@@ -135,7 +134,6 @@ fn server_and_client_meet_and_agree_on_the_bytes() {
     let client = zerowire_bench::vsock_rx::connection::receive(&stream, &options).unwrap();
     drop(stream);
     let server = server.join().unwrap().unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!((client.bytes, server.bytes), (3_000_001, 3_000_001));
     assert!(client.sum.is_some() && client.sum == server.sum);
     assert_eq!(client.dequeues, 3_000_001_u64.div_ceil(65_536));

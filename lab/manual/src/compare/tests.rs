@@ -2,8 +2,8 @@ use super::*;
 
 #[test]
 fn what_differs_is_named_and_can_be_written() {
-    let folder = std::env::temp_dir().join(format!("zerowire-manual-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     fs::write(folder.join("tool-gone.1"), "").expect("written");
     fs::write(folder.join("other.1"), "other's").expect("written");
     let owns = |name: &str| name.starts_with("tool");
@@ -23,5 +23,4 @@ fn what_differs_is_named_and_can_be_written() {
     assert_eq!(fs::read_to_string(folder.join("other.1")).expect("text"), "other's");
     let foreign = Files::from([("other.1".to_owned(), String::new())]);
     assert!(compare_or_write(&folder, owns, &foreign, true).expect_err("not its own").contains("other.1"));
-    fs::remove_dir_all(&folder).expect("removed");
 }

@@ -143,7 +143,7 @@ impl<'a> TcpLab<'a> {
             ours: &options.program,
             iperf3,
             placement,
-            held: Held::temporary(&format!("zerowire-peers-{}-tcp", std::process::id()))?,
+            held: Held::temporary()?,
             far,
             next_port: AtomicU16::new(FIRST_PORT),
         };

@@ -91,12 +91,12 @@ fn json_and_charts_carry_all_variants() {
     assert!(port["cpu_load_percent"]["median"].as_f64().unwrap() > 0.0);
     assert_eq!(json["published"][1]["gigabits_per_second"], 1.7);
     assert_eq!(json["idle"][0]["cpu_ns"], 0);
-    let folder = std::env::temp_dir().join(format!("zerowire-port-charts-{}", std::process::id()));
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = temporary.path().to_owned();
     let names = charts_into(&folder, report.charts()).unwrap();
     assert_eq!(names, ["port-cpu-tx.svg", "port-ratio-tx.svg", "port-bandwidth.svg", "port-load.svg"]);
     let read = |name: &String| std::fs::read_to_string(folder.join(name)).unwrap();
     assert!(read(&names[0]).contains("zerowire xdp") && read(&names[2]).contains(RAW));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -12,7 +12,8 @@ fn events_are_read_as_the_kernel_writes_them() {
 /// What a server's folder looks like, and what is beside it.
 #[test]
 fn controllers_are_found_by_their_folders() {
-    let dir = std::env::temp_dir().join(format!("zerowire-imc-{}", std::process::id()));
+    let temporary = tempfile::tempdir().expect("a folder");
+    let dir = temporary.path().to_owned();
     for (name, cpus) in [
         ("uncore_imc_0", "0,24"),
         ("uncore_imc_free_running", "0"),
@@ -30,7 +31,6 @@ fn controllers_are_found_by_their_folders() {
     }
     let mut found = controllers(&dir);
     found.sort_by_key(|c| (c.kind, c.config, c.cpu));
-    fs::remove_dir_all(&dir).unwrap();
     let want = |config, cpu| Controller { kind: 17, config, cpu };
     let umc = Controller { kind: 21, config: 0x0a, cpu: 8 };
     assert_eq!(found, [want(0x304, 0), want(0x304, 24), want(0xc04, 0), want(0xc04, 24), umc]);
