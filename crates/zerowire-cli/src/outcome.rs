@@ -1,17 +1,32 @@
 //! How a command ended, and where its result is written.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use zerowire_sys::fd::stdout_was_closed;
 
 use crate::columns::{PLAIN_WIDTH, fit, width};
 use crate::{WrongArguments, logging};
+
+/// Bytes of an earlier result at most.
+const MAX_RESULT_BYTES: u64 = 16 << 20;
+
+/// The keys that the results of all transfers have.
+#[derive(Deserialize)]
+struct EarlierResult {
+    #[serde(rename = "bytes")]
+    _bytes: IgnoredAny,
+    #[serde(rename = "cpu_seconds")]
+    _cpu_seconds: IgnoredAny,
+    #[serde(rename = "ledger")]
+    _ledger: IgnoredAny,
+}
 
 /// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error goes to
 /// standard error.
@@ -60,8 +75,8 @@ impl JsonOutput {
     /// To this path, `-`: to standard output. `others` are files that the command reads or writes.
     ///
     /// # Errors
-    /// It can't be written. [`WrongArguments`]: it is one of the others, or has other things than
-    /// JSON.
+    /// It can't be written. [`WrongArguments`]: it is one of the others, or has something else than
+    /// an earlier result.
     pub fn open(path: Option<&Path>, others: &[&Path]) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::None) };
         if path.as_os_str() == "-" {
@@ -72,16 +87,15 @@ impl JsonOutput {
         // Of a pipe nothing may be read.
         let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
         let mut options = OpenOptions::new();
-        let mut file = options.read(is_file).write(true).create(true).open(path).with_context(cant)?;
+        let file = options.read(is_file).write(true).create(true).open(path).with_context(cant)?;
         if is_file {
             let own = file.metadata().with_context(cant)?;
             let is_own =
                 |other: &&Path| other.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()));
-            let mut first = [0];
             let wrong = if others.iter().any(is_own) {
                 "is read or written by this command already"
-            } else if file.read(&mut first).with_context(cant)? == 1 && first != *b"{" {
-                "is there and has no JSON"
+            } else if own.len() > 0 && !is_result(&file) {
+                "is there and is no earlier result"
             } else {
                 return Ok(Self::File(file, path.to_owned()));
             };
@@ -103,17 +117,63 @@ impl JsonOutput {
             Self::Stdout => print(result),
             Self::File(file, path) => {
                 let text = serde_json::to_string_pretty(result)? + "\n";
-                let write = |mut file: &File| {
-                    if file.metadata()?.is_file() {
-                        file.set_len(0)?;
-                        file.rewind()?;
-                    }
-                    file.write_all(text.as_bytes())
-                };
-                write(file).with_context(|| format!("can't write {}", path.display()))
+                replace(file, path, text.as_bytes())
+                    .with_context(|| format!("can't write {}", path.display()))
             }
         }
     }
+}
+
+/// Whether a file has the result of a transfer.
+fn is_result(file: &File) -> bool {
+    serde_json::from_reader::<_, EarlierResult>(BufReader::new(file.take(MAX_RESULT_BYTES))).is_ok()
+}
+
+/// Writes `text` to the file at `path`. What it has stays if the disk has no room for the text.
+///
+/// # Errors
+/// It can't be written.
+pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    file.and_then(|file| replace(&file, path, text))
+        .with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Gives the file at `path`, which is open, this text. The text goes to a file beside it, which then
+/// takes its name. Written in place are special files, files behind a link or with several names,
+/// and those in whose folder no file of their owner can be made.
+fn replace(mut file: &File, path: &Path, text: &[u8]) -> io::Result<()> {
+    let own = file.metadata()?;
+    if let Some((mut part, part_path)) = beside(&own, path) {
+        let written = part.write_all(text).and_then(|()| part.sync_all());
+        let replaced = written.and_then(|()| fs::rename(&part_path, path));
+        return replaced.inspect_err(|_| {
+            let _ = fs::remove_file(&part_path);
+        });
+    }
+    if own.is_file() {
+        file.set_len(0)?;
+        file.rewind()?;
+    }
+    file.write_all(text)
+}
+
+/// An empty file beside the one at `path`, with the same owner and permissions; `None` where that
+/// one has to be written in place.
+fn beside(own: &Metadata, path: &Path) -> Option<(File, PathBuf)> {
+    let is_there = |m: Metadata| (m.dev(), m.ino()) == (own.dev(), own.ino());
+    if !own.is_file() || own.nlink() != 1 || !path.symlink_metadata().is_ok_and(is_there) {
+        return None;
+    }
+    let name = path.file_name()?.display();
+    let part_path = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let part = OpenOptions::new().write(true).create_new(true).open(&part_path).ok()?;
+    let owned = fchown(&part, Some(own.uid()), Some(own.gid()));
+    if owned.and_then(|()| part.set_permissions(own.permissions())).is_err() {
+        let _ = fs::remove_file(&part_path);
+        return None;
+    }
+    Some((part, part_path))
 }
 
 /// What a command returns whose transfer ended so, and whose result could be written or not. What

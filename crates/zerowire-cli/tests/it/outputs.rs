@@ -60,6 +60,27 @@ fn a_full_standard_error_stops_no_transfer() {
     assert!(read(target.path()).expect("the file") == content);
 }
 
+/// A result as the transfers write it, with `bytes` bytes more behind it.
+fn earlier_result(bytes: usize) -> String {
+    let more = "x".repeat(bytes);
+    serde_json::json!({ "bytes": 1, "cpu_seconds": 0.1, "ledger": {}, "more": more }).to_string()
+}
+
+/// Starts `send --json RESULT` to a reader; `before` is said to the shell first.
+fn send_with_result(result: &str, path: &str, before: &str) -> Output {
+    let (listener, to) = listener();
+    let reader =
+        std::thread::spawn(move || listener.accept().map(|(mut s, _)| s.read_to_end(&mut Vec::new())));
+    let script = format!("{before} exec \"$@\"");
+    let zerowire = env!("CARGO_BIN_EXE_zerowire");
+    let output = Command::new("sh")
+        .args(["-c", &script, "sh", zerowire, "send", "--to", &to, "--json", result, path])
+        .output()
+        .expect("the program starts");
+    reader.join().expect("no panic").expect("a connection").expect("no reset");
+    output
+}
+
 /// A result takes the place of an earlier one, and of nothing else.
 #[test]
 fn a_result_overwrites_no_other_file() {
@@ -69,9 +90,23 @@ fn a_result_overwrites_no_other_file() {
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (image, link, earlier) = (at("disk.img"), at("link"), at("earlier.json"));
     write(&image, b"an image").expect("written");
+    let foreign = [
+        ("letter.rtf", r"{\rtf1 a letter}".to_owned()),
+        ("settings.json", "{\"bytes\": 1}\n".to_owned()),
+        ("cut.json", earlier_result(100)[..120].to_owned()),
+        ("two.json", earlier_result(1).repeat(2)),
+        ("large.json", earlier_result(16 << 20)),
+    ];
+    for (name, text) in foreign {
+        write(at(name), &text).expect("written");
+        let output = program(&["send", "--to", "127.0.0.1:1", "--json", &at(name), path]);
+        assert_eq!(output.status.code(), Some(2), "{name}: {}", told(&output));
+        assert!(told(&output).contains("is there and is no earlier result"), "{name}: {}", told(&output));
+        assert!(read(at(name)).expect("the file") == text.as_bytes(), "{name}");
+    }
     std::fs::hard_link(path, &link).expect("a link");
     for (args, why) in [
-        (&["send", "--to", "127.0.0.1:1", "--json", &image, path][..], "is there and has no JSON"),
+        (&["send", "--to", "127.0.0.1:1", "--json", &image, path][..], "is there and is no earlier result"),
         (&["send", "--to", "127.0.0.1:1", "--json", &link, path], "is read or written by this command"),
         (&["replay", "-i", "lo", "--json", path, path], "is read or written by this command"),
         (&["recv", "-p", "0", "--to", path, "--json", path], "is read or written by this command"),
@@ -83,15 +118,53 @@ fn a_result_overwrites_no_other_file() {
     assert_eq!(read(&image).expect("the file"), b"an image");
     assert_eq!(read(path).expect("the file"), b"what is sent");
 
-    write(&earlier, "{}".repeat(10_000)).expect("written");
-    let (listener, to) = listener();
-    let reader =
-        std::thread::spawn(move || listener.accept().map(|(mut s, _)| s.read_to_end(&mut Vec::new())));
-    assert!(program(&["send", "--to", &to, "--json", &earlier, path]).status.success());
-    reader.join().expect("no panic").expect("a connection").expect("no reset");
-    let result: serde_json::Value =
-        serde_json::from_slice(&read(&earlier).expect("the file")).expect("JSON alone");
-    assert_eq!((&result["bytes"], &result["outcome"]), (&12.into(), &"complete".into()));
+    write(&earlier, earlier_result(10_000)).expect("written");
+    for _ in 0..2 {
+        let output = send_with_result(&earlier, path, "");
+        assert!(output.status.success(), "{}", told(&output));
+        let result: serde_json::Value =
+            serde_json::from_slice(&read(&earlier).expect("the file")).expect("JSON alone");
+        assert_eq!((&result["bytes"], &result["outcome"]), (&12.into(), &"complete".into()));
+    }
+}
+
+/// No file may have a byte, as on a full disk.
+#[test]
+fn a_result_without_room_leaves_the_earlier_one_as_it_is() {
+    let source = file(b"what is sent");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("earlier.json");
+    write(&path, earlier_result(100)).expect("written");
+    let (path, source) = (path.to_str().expect("UTF-8"), source.path().to_str().expect("UTF-8"));
+    let output = send_with_result(path, source, "trap '' XFSZ; ulimit -f 0;");
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("can't write"), "{}", told(&output));
+    assert_eq!(std::fs::read_to_string(path).expect("the file"), earlier_result(100));
+    let names: Vec<_> = std::fs::read_dir(folder.path()).expect("the folder").flatten().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+/// What people gave the file stays: its owner, its permissions, and its other names.
+#[test]
+fn a_result_has_the_place_and_the_permissions_of_the_earlier_one() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let source = file(b"what is sent");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (earlier, link) = (at("earlier.json"), at("link.json"));
+    write(&earlier, earlier_result(100)).expect("written");
+    std::fs::set_permissions(&earlier, PermissionsExt::from_mode(0o640)).expect("set");
+    std::os::unix::fs::symlink(&earlier, &link).expect("a link");
+    for path in [&earlier, &link] {
+        let output = send_with_result(path, source.path().to_str().expect("UTF-8"), "");
+        assert!(output.status.success(), "{}", told(&output));
+        let metadata = std::fs::metadata(&earlier).expect("the file");
+        assert_eq!(metadata.mode() & 0o777, 0o640);
+        assert!(std::fs::symlink_metadata(&link).expect("the link").is_symlink());
+        let text = std::fs::read_to_string(&earlier).expect("the file");
+        assert!(text.contains("\"complete\""), "{text}");
+        write(&earlier, earlier_result(1)).expect("written");
+    }
 }
 
 /// Whoever reads the status alone would send all of it again.

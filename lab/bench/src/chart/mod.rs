@@ -5,7 +5,8 @@ mod draw;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use zerowire_cli::outcome::write_file;
 
 use crate::stats::Summary;
 
@@ -51,7 +52,7 @@ pub struct Bars {
 impl Bars {
     /// Writes the chart to `path`, replacing the file.
     pub fn write(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.render()?).with_context(|| format!("can't write {}", path.display()))
+        write_file(path, self.render()?.as_bytes())
     }
 
     /// The chart as the text of an SVG file.

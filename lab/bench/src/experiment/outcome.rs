@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
+use zerowire_cli::outcome::write_file;
 
 use super::{CellReport, Failure, RunTaken, Subject};
 use crate::chart::Bars;
@@ -147,6 +148,5 @@ fn json_text(report: &impl Serialize) -> Result<String> {
 /// # Errors
 /// The file can't be written.
 pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
-    let text = json_text(report)?;
-    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+    write_file(path, json_text(report)?.as_bytes())
 }

@@ -27,6 +27,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use zerowire_cli::outcome::write_file;
 
 use page::MeasurementPage;
 
@@ -63,7 +64,7 @@ pub fn render(folder: &Path, check: bool) -> Result<Rendered> {
             if !check {
                 let parent = path.parent().unwrap_or(folder);
                 fs::create_dir_all(parent).with_context(|| format!("can't make {}", parent.display()))?;
-                fs::write(&path, wanted).with_context(|| format!("can't write {}", path.display()))?;
+                write_file(&path, wanted.as_bytes())?;
             }
             rendered.changed.push(path);
         }

@@ -46,3 +46,22 @@ fn a_dash_is_no_place() {
         assert!(log.contains("can't make the folder /dev/null/charts"), "{run:?}: {log}");
     }
 }
+
+/// On a disk of one page, which the earlier result takes. Needs root, to mount it.
+#[test]
+fn a_result_without_room_leaves_the_earlier_one_as_it_is() {
+    let disk = tempfile::tempdir().expect("a folder");
+    let script = "mount -t tmpfs -o size=4k none \"$0\" && cd \"$0\" && echo earlier >report.json || exit 3
+        \"$@\" --json report.json >/dev/null; status=$?; ls -A; cat report.json; exit $status";
+    let table = "vsock-rx --table --floor-only -m 1 --rounds 1 --sizes 4096 --direction tx --working-set hot";
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(disk.path())
+        .arg(env!("CARGO_BIN_EXE_zerowire-bench"))
+        .args(table.split(' '))
+        .output()
+        .expect("unshare starts");
+    let log = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(1) && log.contains("can't write"), "{}: {log}", out.status);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "report.json\nearlier\n");
+}
