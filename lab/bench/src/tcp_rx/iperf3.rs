@@ -24,7 +24,8 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -72,9 +73,9 @@ pub fn accept(listener: &TcpListener) -> Result<Test> {
     }
 }
 
-/// The test of the next client, which has to come within [`PATIENCE`].
-pub(crate) fn accept_one(listener: &TcpListener) -> Result<Test> {
-    let mut control = accept_within(listener, PATIENCE).context("waiting for iperf3")?;
+/// The test of the next client, which has to come within [`PATIENCE`], and before `gone`.
+pub(crate) fn accept_one(listener: &TcpListener, gone: &AtomicBool) -> Result<Test> {
+    let mut control = accept_unless(gone, listener, PATIENCE).context("waiting for iperf3")?;
     let streams = serve(&mut control, listener)?;
     Ok(Test { control, streams })
 }
@@ -174,14 +175,33 @@ impl Sent {
     }
 }
 
-/// Accepts one connection, and waits at most for `patience`.
-pub(crate) fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
+/// The next connection, which has to come within `patience`.
+fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
+    accept_unless(&AtomicBool::new(false), listener, patience)
+}
+
+/// The next connection, which has to come within `patience`, and before the program that makes it is
+/// `gone`.
+pub(crate) fn accept_unless(
+    gone: &AtomicBool,
+    listener: &TcpListener,
+    patience: Duration,
+) -> Result<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let limit = Timespec { tv_sec: patience.as_secs() as _, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit))? == 0 {
-        bail!("and then nothing for {} s", patience.as_secs());
+    let (begin, step) = (Instant::now(), Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
+    loop {
+        // One that it made before its end is taken.
+        let is_gone = gone.load(Ordering::Acquire);
+        if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&step))? > 0 {
+            return Ok(listener.accept()?.0);
+        }
+        if is_gone {
+            bail!("the program has ended");
+        }
+        if begin.elapsed() > patience {
+            bail!("and then nothing for {} s", patience.as_secs());
+        }
     }
-    Ok(listener.accept()?.0)
 }
 
 fn read_cookie(stream: &mut impl Read) -> io::Result<[u8; COOKIE]> {

@@ -109,3 +109,25 @@ fn a_peer_that_does_not_work_is_a_failure() {
     let reason = report["cases"][0]["failures"][0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("/bin/false ended with"), "{report}");
 }
+
+/// Nobody waits for one that has ended, and its own words are the reason.
+#[test]
+fn a_peer_that_ends_before_it_connects_is_named_alone() {
+    let output = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
+        .args(["peers", "--quick", "--rounds", "1", "--parts", "tcp", "--json", "-"])
+        .args(["--peer", "iperf3=/bin/false"])
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(names(&report), [["zerowire"], ["zerowire"]], "{report}");
+    let failures = report["cases"].as_array().expect("rows").iter();
+    let failures: Vec<_> = failures.flat_map(|row| row["failures"].as_array().expect("failures")).collect();
+    assert_eq!(failures.len(), 4, "{report}");
+    for failure in failures {
+        let reason = "the warm-up failed: /bin/false ended with exit status: 1: it wrote nothing";
+        assert_eq!(failure["reason"], reason, "{report}");
+    }
+}

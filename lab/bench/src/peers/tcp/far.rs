@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,17 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that were moved, and how long that took.
 pub(super) type Moved = (u64, Duration);
 
-/// Reads a connection to its end.
-pub(super) fn read_plain(listener: &TcpListener) -> Result<Moved> {
-    let mut stream = iperf3::accept_within(listener, PATIENCE)?;
+/// Reads a connection to its end. It has to come before the program is `gone`.
+pub(super) fn read_plain(listener: &TcpListener, gone: &AtomicBool) -> Result<Moved> {
+    let mut stream = iperf3::accept_unless(gone, listener, PATIENCE)?;
     let count = AtomicU64::new(0);
     let took = read_all(&mut stream, &count)?;
     Ok((count.into_inner(), took))
 }
 
-/// Serves a test of an iperf3 client with one stream.
-pub(super) fn read_as_iperf3(listener: &TcpListener) -> Result<Moved> {
-    let mut test = iperf3::accept_one(listener)?;
+/// Serves a test of an iperf3 client with one stream. It has to come before the program is `gone`.
+pub(super) fn read_as_iperf3(listener: &TcpListener, gone: &AtomicBool) -> Result<Moved> {
+    let mut test = iperf3::accept_one(listener, gone)?;
     let stream = test.streams.pop().context("a test without a stream")?;
     let mut stream = TcpStream::from(stream);
     let count = AtomicU64::new(0);
@@ -68,13 +68,17 @@ fn read_all(stream: &mut TcpStream, count: &AtomicU64) -> Result<Duration> {
     }
 }
 
-/// Connects to a program that will listen at `address`.
-pub(super) fn connect(address: SocketAddr) -> Result<TcpStream> {
+/// Connects to a program that will listen at `address`, unless it is `gone`.
+pub(super) fn connect(address: SocketAddr, gone: &AtomicBool) -> Result<TcpStream> {
     let begin = Instant::now();
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return Ok(stream),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && begin.elapsed() < PATIENCE => {
+            Err(error)
+                if error.kind() == ErrorKind::ConnectionRefused
+                    && begin.elapsed() < PATIENCE
+                    && !gone.load(Ordering::Acquire) =>
+            {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(error) => return Err(error).context("the program doesn't listen"),
@@ -83,8 +87,8 @@ pub(super) fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 /// Writes `bytes` bytes to a program that will listen at `address`, and waits until it has ended.
-pub(super) fn write_plain(address: SocketAddr, bytes: u64) -> Result<Moved> {
-    let mut stream = connect(address)?;
+pub(super) fn write_plain(address: SocketAddr, bytes: u64, gone: &AtomicBool) -> Result<Moved> {
+    let mut stream = connect(address, gone)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let buffer = vec![b'z'; CALL];

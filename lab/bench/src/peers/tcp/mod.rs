@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -178,9 +178,9 @@ impl<'a> TcpLab<'a> {
                 command
             }
         };
-        self.run(command, bytes, || match way {
-            TransferWay::Ours => far::read_plain(&listener),
-            _ => far::read_as_iperf3(&listener),
+        self.run(command, bytes, |gone| match way {
+            TransferWay::Ours => far::read_plain(&listener, gone),
+            _ => far::read_as_iperf3(&listener, gone),
         })
     }
 
@@ -200,9 +200,9 @@ impl<'a> TcpLab<'a> {
                 command
             }
         };
-        self.run(command, bytes, || match way {
-            TransferWay::Ours => far::write_plain(near, bytes),
-            _ => iperf3_client::send(far::connect(near)?, bytes, CALL),
+        self.run(command, bytes, |gone| match way {
+            TransferWay::Ours => far::write_plain(near, bytes, gone),
+            _ => iperf3_client::send(far::connect(near, gone)?, bytes, CALL),
         })
     }
 
@@ -210,25 +210,33 @@ impl<'a> TcpLab<'a> {
         Ok(Command::new(self.iperf3.as_ref().context("no iperf3")?))
     }
 
-    /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes.
+    /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes, and
+    /// is told when the program has ended.
     fn run(
         &self,
         mut command: Command,
         bytes: u64,
-        far: impl FnOnce() -> Result<Moved> + Send,
+        far: impl FnOnce(&AtomicBool) -> Result<Moved> + Send,
     ) -> Result<PeerSample> {
+        let gone = AtomicBool::new(false);
         let (ended, moved) = std::thread::scope(|scope| {
             let at_far_end = || {
                 self.placement.pin_driver()?;
-                far()
+                far(&gone)
             };
             let thread = scope.spawn(|| self.far.run(at_far_end));
             let ended = child::run(&mut command, &self.held, self.placement);
+            let far_was_first = thread.is_finished();
+            gone.store(true, Ordering::Release);
             let moved = thread.join().map_err(|_| anyhow!("the thread of the far end panicked"));
-            (ended, moved.and_then(|moved| moved))
+            let moved = moved.and_then(|moved| moved).context("the far end");
+            // What failed first may be why the other side did.
+            match moved {
+                Err(far) if far_was_first => (ended.map_err(|own| anyhow!("{own:#}; {far:#}")), Err(far)),
+                moved => (ended, moved),
+            }
         });
-        let ended = ended.with_context(|| format!("the far end: {moved:?}"))?;
-        let (count, took) = moved.context("the far end")?;
+        let (ended, (count, took)) = (ended?, moved?);
         // iperf3 looks at the number of bytes behind each call that begins below it.
         if !(bytes..=bytes + CALL as u64).contains(&count) {
             bail!("{count} bytes came where {bytes} were sent: the run is void");
