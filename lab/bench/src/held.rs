@@ -1,8 +1,8 @@
-//! Child processes and folders that must not outlive this program.
+//! Child processes, folders and files that must not outlive this program.
 //!
 //! Dropping a [`Held`] removes what it stands for. A signal that ends the program drops nothing, so
-//! [`end_on_signals`] catches it. It ends all children, removes all folders, and then ends the
-//! program by that signal.
+//! [`end_on_signals`] catches it. It ends all children, removes all folders and files, and then
+//! ends the program by that signal.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Read};
@@ -29,23 +29,25 @@ struct HeldEntry {
     /// A child that was not waited for.
     child: Option<Pid>,
     folder: Option<PathBuf>,
+    file: Option<PathBuf>,
 }
 
 fn all() -> MutexGuard<'static, Vec<HeldEntry>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// At most one child, and at most one folder of temporary files.
+/// At most one child, one folder of temporary files, and one file.
 #[derive(Debug)]
 pub struct Held {
     id: usize,
     folder: Option<TempDir>,
+    file: Option<PathBuf>,
 }
 
 impl Held {
     /// Nothing yet.
     pub fn nothing() -> Self {
-        Self::register(&mut all(), None)
+        Self::register(&mut all(), None, None)
     }
 
     /// Makes a folder for temporary files. Its name can't be guessed, it is new, and it belongs to
@@ -59,14 +61,24 @@ impl Held {
         let mut builder = tempfile::Builder::new();
         builder.prefix("zerowire-bench-").permissions(Permissions::from_mode(0o700));
         let folder = builder.tempdir().context("can't make a folder for temporary files")?;
-        Ok(Self::register(&mut all, Some(folder)))
+        Ok(Self::register(&mut all, Some(folder), None))
     }
 
-    fn register(all: &mut Vec<HeldEntry>, folder: Option<TempDir>) -> Self {
+    /// Makes the file at `path`, such as a socket, by `make`.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn file<T>(path: &Path, make: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
+        let mut all = all();
+        let made = make()?;
+        Ok((Self::register(&mut all, None, Some(path.to_owned())), made))
+    }
+
+    fn register(all: &mut Vec<HeldEntry>, folder: Option<TempDir>, file: Option<PathBuf>) -> Self {
         let id = all.last().map_or(0, |last| last.id + 1);
         let path = folder.as_ref().map(|folder| folder.path().to_owned());
-        all.push(HeldEntry { id, child: None, folder: path });
-        Self { id, folder }
+        all.push(HeldEntry { id, child: None, folder: path, file: file.clone() });
+        Self { id, folder, file }
     }
 
     /// The folder; empty where there is none.
@@ -125,6 +137,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         all().retain(|entry| entry.id != self.id);
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 
@@ -148,7 +163,7 @@ pub fn end_on_signals(signals: &[libc::c_int]) -> Result<()> {
     sys::catch(&signals, writer.into()).context("signals can't be caught")
 }
 
-/// Ends all children and removes all folders.
+/// Ends all children and removes all folders and files.
 fn end(all: &mut [HeldEntry]) {
     let mut left: Vec<Pid> = all.iter().filter_map(|entry| entry.child).collect();
     // One that can't be found has ended.
@@ -168,6 +183,9 @@ fn end(all: &mut [HeldEntry]) {
     }
     for folder in all.iter().filter_map(|entry| entry.folder.as_ref()) {
         let _ = fs::remove_dir_all(folder);
+    }
+    for file in all.iter().filter_map(|entry| entry.file.as_ref()) {
+        let _ = fs::remove_file(file);
     }
 }
 

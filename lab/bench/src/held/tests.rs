@@ -37,6 +37,7 @@ fn what_a_signal_finds_is_ended() {
         id: 0,
         child: Pid::from_raw(child.id() as i32),
         folder: Some(folder.clone()),
+        file: None,
     });
     end(&mut entries);
     for pid in entries.iter().filter_map(|entry| entry.child) {

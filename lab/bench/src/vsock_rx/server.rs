@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use zerowire_cli::af_vsock;
 use super::options::{RxPlace, ServerOptions};
 use super::output::{ServerOutput, printed};
 use super::tally::process_time;
+use crate::held::Held;
 use crate::vsock::host::port_path;
 use crate::vsock::host::sum_of;
 
@@ -30,10 +31,8 @@ pub fn run_server(options: &ServerOptions) -> Result<ServerOutput> {
         RxPlace::Kernel => serve(&af_vsock::listen(options.port)?, options),
         RxPlace::Host(uds) => {
             let path = port_path(uds, options.port);
-            let listener = bind(&path)?;
-            let output = serve(&listener.into(), options);
-            let _ = std::fs::remove_file(&path);
-            output
+            let (_held, listener) = Held::file(&path, || bind(&path))?;
+            serve(&listener.into(), options)
         }
         RxPlace::Device(_) => {
             bail!("--device: the server sends by AF_VSOCK or, on the host, by --uds PATH: leave --device out")
@@ -50,7 +49,10 @@ fn bind(path: &Path) -> Result<UnixListener> {
             if !is_socket {
                 return Err(error).with_context(|| format!("{}: it is there, and no socket", path.display()));
             }
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            // A connection would be the other program's client. A socket of another type gets none:
+            // the error says whether somebody is there (net/unix/af_unix.c, unix_find_bsd).
+            let asked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+            if !asked.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
                 return Err(error)
                     .with_context(|| format!("{}: another program listens there", path.display()));
             }

@@ -1,6 +1,9 @@
 //! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the
 //! other side of `zerowire vsock`. The table is tested in vsock_rx.rs, a real guest in lab/vm.
 
+use std::io::Read;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -139,6 +142,43 @@ fn a_server_sends_and_says_what_it_took() {
     for words in ["sent: 2097152 bytes\n", "send loop: ", "CPU time: ", &format!("sum: {}\n", sum(&got))] {
         assert!(said.contains(words), "no {words:?} in {said}");
     }
+}
+
+/// A server on the host, which needs no device until it is connected to.
+#[test]
+fn a_server_keeps_its_socket_from_a_second_one_and_leaves_none_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (uds, path) = (dir.path().join("u"), dir.path().join(format!("u_{PORT}")));
+    // The socket of one that was killed is replaced.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let start = || {
+        // It leaves a signal ignored that is ignored when it starts, as in a shell's background.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=TERM").arg(env!("CARGO_BIN_EXE_zerowire-bench"));
+        command.args(["vsock-rx", "-s", "-m", "1", "--uds"]).arg(&uds);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
+    };
+    let first = Killed(start());
+    let is_bound = || {
+        let asked = UnixDatagram::unbound().expect("a socket").connect(&path);
+        asked.is_err_and(|e| e.raw_os_error() == Some(libc::EPROTOTYPE))
+    };
+    wait_until("the server listens", is_bound);
+    let second = start().wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(second.status.code() == Some(1) && said.contains("another program listens there"), "{said}");
+    let mut client = UnixStream::connect(&path).expect("the first one listens");
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).expect("its bytes");
+    assert_eq!(got.len(), MEGABYTE);
+    drop((client, first));
+
+    let mut third = Killed(start());
+    wait_until("the server listens", is_bound);
+    // SAFETY: the call takes numbers, and the child was not waited for.
+    assert_eq!(unsafe { libc::kill(third.0.id() as libc::pid_t, libc::SIGTERM) }, 0);
+    assert_eq!(third.0.wait().expect("its status").signal(), Some(libc::SIGTERM));
+    assert!(!path.exists());
 }
 
 #[test]
