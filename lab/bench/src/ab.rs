@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::experiment::{
     CellReport, Column, Digits, Figure, Files, Report, ReportLine, Subject, Tried, head, measured, rows,
 };
+use crate::held::Held;
 use crate::interleave::Runs;
 use crate::machine::Machine;
 use crate::programs::percent;
@@ -175,18 +176,27 @@ fn measure(options: &AbOptions) -> Result<AbReport> {
 
 /// One run of a build: its JSON.
 fn run(program: &Path, command: &[String]) -> Result<Value> {
-    let output = Command::new(program)
-        .args(arguments(program, command))
-        .args(["--rounds", "1", "--json", "-"])
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("can't start {}", program.display()))?;
+    let mut run = Command::new(program);
+    run.args(arguments(program, command)).args(["--rounds", "1", "--json", "-"]);
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let held = Held::nothing();
+    let child = held.spawn(&mut run).with_context(|| format!("can't start {}", program.display()))?;
+    let output = child.wait_with_output()?;
+    drop(held);
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.trim().lines().last().unwrap_or_default();
-        bail!("{} ended with {}: {last}", program.display(), output.status);
+        bail!("{} ended with {}: {}", program.display(), output.status, complaint(&said));
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no JSON", program.display()))
+}
+
+/// What a benchmark said last. What it says of its arguments is several lines, whose last one is a
+/// hint at --help.
+fn complaint(said: &str) -> String {
+    let lines = said.trim().lines();
+    let of_arguments = lines.clone().skip_while(|line| !line.starts_with("error: "));
+    let of_arguments: Vec<_> = of_arguments.take_while(|line| !line.is_empty()).map(str::trim).collect();
+    if of_arguments.is_empty() { lines.last().unwrap_or_default().to_owned() } else { of_arguments.join(" ") }
 }
 
 /// The arguments of a build: those of a build from the time when the benchmarks were a command of

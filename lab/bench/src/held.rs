@@ -86,13 +86,14 @@ impl Held {
         self.folder.as_ref().map_or(Path::new(""), TempDir::path)
     }
 
-    /// Starts the child.
+    /// Starts the child. It is killed when the calling thread ends, as by SIGKILL.
     ///
     /// # Errors
     /// As [`Command::spawn`].
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         // A signal waits for the lock: it never finds a child that is not in the list.
         let mut all = all();
+        sys::kill_with_thread(command);
         let child = command.spawn()?;
         if let Some(entry) = all.iter_mut().find(|entry| entry.id == self.id) {
             entry.child = Pid::from_raw(child.id() as i32);

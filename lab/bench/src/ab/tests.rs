@@ -58,6 +58,15 @@ fn an_old_zerowire_has_the_benchmarks_as_a_command() {
 }
 
 #[test]
+fn what_a_build_says_of_its_arguments_is_told_and_not_the_hint_at_help() {
+    let said = "error: invalid value 'zz' for '--ways <WAY,…>'\n  [possible values: recv]\n\n\
+                For more information, try '--help'.\n";
+    assert_eq!(complaint(said), "error: invalid value 'zz' for '--ways <WAY,…>' [possible values: recv]");
+    assert_eq!(complaint("a warning\n\nzerowire-bench: no room\n"), "zerowire-bench: no room");
+    assert_eq!(complaint(""), "");
+}
+
+#[test]
 fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
     assert!(compared(AbFacts::default(), &[[report(1.0), Vec::new()]]).is_err());
     let options = AbOptions {

@@ -20,6 +20,12 @@ fn children(of: u32) -> Vec<String> {
     processes.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_child).collect()
 }
 
+/// Whether a process runs one of our programs.
+fn is_ours(pid: &str) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("zerowire"))
+}
+
 /// A benchmark that has started its back end: the folder is there, and the VM's socket in it.
 fn started(arguments: &[&str], folder: &Path) -> Child {
     assert!(program().is_file());
@@ -40,6 +46,46 @@ fn started(arguments: &[&str], folder: &Path) -> Child {
         fs::read_dir(folder).expect("the folder").flatten().any(listens)
     });
     child
+}
+
+/// By SIGTERM it ends its benchmark; by SIGKILL the kernel does.
+#[test]
+fn a_comparison_leaves_no_benchmark_behind() {
+    let bench = env!("CARGO_BIN_EXE_zerowire-bench");
+    let long = "vsock-rx --table --floor-only -m 60000 --sizes 4096 --direction tx --working-set hot";
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut ab = Command::new("env")
+            .args(["--default-signal=INT,TERM", bench, "ab", bench, bench, "--"])
+            .args(long.split(' '))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut run = Vec::new();
+        wait_until("a benchmark runs", || {
+            assert!(ab.try_wait().expect("its status").is_none(), "it ended by itself");
+            run = children(ab.id());
+            run.iter().any(|pid| is_ours(pid))
+        });
+        // SAFETY: the call takes numbers, and the child was not waited for.
+        assert_eq!(unsafe { libc::kill(ab.id() as libc::pid_t, signal) }, 0);
+        assert_eq!(ab.wait().expect("its status").signal(), Some(signal));
+        wait_until("its benchmark has ended", || !run.iter().any(|pid| is_ours(pid)));
+    }
+}
+
+#[test]
+fn a_benchmark_that_is_killed_leaves_no_back_end_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vsock = ["vsock", "--quick", "--rounds", "100000", "--writes", "4096", "--no-extras"];
+    let mut child = started(&vsock, folder.path());
+    let mut left = children(child.id());
+    left.extend(left.clone().iter().flat_map(|pid| children(pid.parse().expect("a number"))));
+    assert!(left.iter().any(|pid| is_ours(pid)), "{left:?}");
+    child.kill().expect("it runs");
+    child.wait().expect("its status");
+    wait_until("the back end has ended", || !left.iter().any(|pid| is_ours(pid)));
 }
 
 #[test]
