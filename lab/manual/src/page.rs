@@ -38,7 +38,7 @@ fn text(command: &Command, version: &str, see: &[String]) -> Result<String, std:
     let man = Man::new(command.clone());
     let mut body = Vec::new();
     man.render_name_section(&mut body)?;
-    man.render_synopsis_section(&mut body)?;
+    body.extend(synopsis(&man, command)?.bytes());
     man.render_description_section(&mut body)?;
     man.render_options_section(&mut body)?;
     if command.has_subcommands() {
@@ -48,6 +48,20 @@ fn text(command: &Command, version: &str, see: &[String]) -> Result<String, std:
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let after = command.get_after_help().map(|help| sections(&help.to_string())).unwrap_or_default();
     Ok(format!("{}{body}{after}{}", roff::title(name, 1, version), roff::see_also(see)))
+}
+
+/// The synopsis. clap_mangen leaves out the `--` in front of what a command hands on.
+fn synopsis(man: &Man, command: &Command) -> Result<String, std::io::Error> {
+    let mut text = Vec::new();
+    man.render_synopsis_section(&mut text)?;
+    let mut text = String::from_utf8(text).map_err(std::io::Error::other)?;
+    for last in command.get_positionals().filter(|arg| arg.is_last_set()) {
+        for name in last.get_value_names().into_iter().flatten() {
+            let name = format!("<\\fI{name}\\fR>");
+            text = text.replace(&name, &format!("\\fB\\-\\-\\fR {name}"));
+        }
+    }
+    Ok(text)
 }
 
 /// What stands behind the options in `--help`: `Word: text` begins a section, and indented lines

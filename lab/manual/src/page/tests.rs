@@ -24,6 +24,14 @@ fn a_program_has_a_page_and_each_command_one_of_its_own() {
 }
 
 #[test]
+fn what_is_handed_on_stands_behind_two_dashes() {
+    let run = Command::new("run").arg(Arg::new("words").last(true).required(true).value_name("WORDS"));
+    let pages = pages(Command::new("tool").version("1.2").subcommand(run), &[]).expect("pages");
+    let run = &pages["tool-run.1"];
+    assert_eq!(run.matches("\\fB\\-\\-\\fR <\\fIWORDS\\fR>").count(), 1, "{run}");
+}
+
+#[test]
 fn what_stands_behind_the_options_becomes_sections() {
     let help = "Ends by itself: no.\nLimits: 3 at most.\n\nExit status:\n  0 well\n\n  1 ill\nDone.";
     let wanted = ".SH \"NOTES\"\n.PP\nEnds by itself: no.\n.SH \"LIMITS\"\n.PP\n3 at most.\n\
