@@ -28,11 +28,14 @@ use crate::wrong::wrong;
 /// Numbers of a case that say how much was moved, and not which case it is.
 const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "sends"];
 
+/// Commands that measure the program `zerowire` beside their own.
+const OF_ZEROWIRE: [&str; 4] = ["net", "vsock", "vsock-rx", "peers"];
+
 /// Options of [`run_ab`].
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
-For benchmarks whose library is linked into this program: packet-tx, tcp-rx. 'vsock-rx --table' runs the 'zerowire' beside each \
-build, in a folder of its own. Each round runs OLD and NEW in turns, with one round each, and divides the CPU figures of NEW by those of OLD. 'net' and \
+For benchmarks whose library is linked into this program: packet-tx, tcp-rx. 'vsock-rx --table', 'net', 'vsock' and 'peers' run the \
+'zerowire' beside each build, in a folder of its own. Each round runs OLD and NEW in turns, with one round each, and divides the CPU figures of NEW by those of OLD. 'net' and \
 'vsock' compare builds of 'zerowire' by --program.\n\
 \n\
 Example:\n  zerowire-bench ab /tmp/before /tmp/after -- packet-tx --quick --sizes 1000 --columns zc")]
@@ -138,20 +141,25 @@ pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
     measured(&files, out, || measure(options))
 }
 
-/// `vsock-rx` runs the program beside each build, which must not be the same one.
+/// Commands that run the `zerowire` beside the build need one beside each, which must not be the
+/// same.
 fn beside(options: &AbOptions) -> Result<()> {
-    let runs_it = options.command.first().is_some_and(|word| word == "vsock-rx");
-    if !runs_it || options.command.iter().any(|word| word == "--floor-only") {
+    let Some(command) = options.command.first().filter(|word| OF_ZEROWIRE.contains(&word.as_str())) else {
+        return Ok(());
+    };
+    // These measure no program, or others.
+    if options.command.iter().any(|word| word == "--floor-only" || word.starts_with("--program")) {
         return Ok(());
     }
-    let program = |build: &Path| build.with_file_name("zerowire");
-    if let Some(missing) =
-        [&options.old, &options.new].map(|build| program(build)).iter().find(|p| !p.exists())
-    {
-        wrong!("{} is missing: vsock-rx measures the 'zerowire' beside each build", missing.display());
+    let [old, new] = [&options.old, &options.new].map(|build| build.with_file_name("zerowire"));
+    if let Some(missing) = [&old, &new].into_iter().find(|program| !program.exists()) {
+        wrong!("{} is missing: {command} measures the 'zerowire' beside each build", missing.display());
     }
-    if program(&options.old) == program(&options.new) {
-        wrong!("both builds lie beside one 'zerowire': put each in a folder of its own with its 'zerowire'");
+    if old.canonicalize()? == new.canonicalize()? {
+        wrong!(
+            "{command} measures the 'zerowire' beside each build, and both lie beside the same one: put each in a folder of its own \
+             with its 'zerowire'"
+        );
     }
     Ok(())
 }

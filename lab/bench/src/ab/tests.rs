@@ -82,10 +82,22 @@ fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
     let twice = vec!["tcp-rx".into(), "--rounds".into()];
     assert!(failed(AbOptions { command: twice, ..options.clone() }).contains("--rounds behind --"));
     assert!(failed(options.clone()).contains("can't start /old"));
-    let of_device = AbOptions { command: vec!["vsock-rx".into(), "--table".into()], ..options };
-    assert!(failed(of_device.clone()).contains("/zerowire is missing"));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("zerowire"), "").unwrap();
-    let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
-    assert!(failed(AbOptions { old, new, ..of_device }).contains("a folder of its own"));
+    let old = folder.path().join("old");
+    // The same folder by another path.
+    let new = folder.path().join(".").join("new");
+    for command in ["vsock-rx --table", "net", "vsock --quick", "peers"] {
+        let command = command.split(' ').map(str::to_owned).collect();
+        let of_device = AbOptions { command, ..options.clone() };
+        assert!(failed(of_device.clone()).contains("/zerowire is missing"));
+        let (old, new) = (old.clone(), new.clone());
+        assert!(failed(AbOptions { old, new, ..of_device }).contains("a folder of its own"));
+    }
+    for command in ["net --floor-only", "vsock --program a=/a", "vsock --program=a=/a", "tcp-rx"] {
+        let command = command.split(' ').map(str::to_owned).collect();
+        let (old, new) = (old.clone(), new.clone());
+        let error = failed(AbOptions { command, old, new, ..options.clone() });
+        assert!(error.contains("can't start"), "{error}");
+    }
 }
