@@ -11,11 +11,12 @@ pub(crate) fn amount(count: usize) -> usize {
     (count / SHARE).max(1)
 }
 
-/// Tells the user of a build without optimisation.
-pub fn warn_if_short() {
+/// Tells the user of a build without optimisation; `is_shortened`: its runs are short.
+pub fn warn_if_slow(is_shortened: bool) {
     if SHARE > 1 {
-        logging::say(
-            "zerowire-bench: this build is not optimised: runs move an eighth, and the figures mean nothing; build it with --release",
-        );
+        let shortened = if is_shortened { "runs move an eighth, and " } else { "" };
+        logging::say(&format!(
+            "zerowire-bench: this build is not optimised: {shortened}the figures mean nothing; build it with --release"
+        ));
     }
 }

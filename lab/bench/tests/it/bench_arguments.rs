@@ -99,3 +99,13 @@ fn each_help_page_fits_80_columns() {
         }
     }
 }
+
+/// Also where all of it moves: the figures mean nothing.
+#[test]
+fn a_build_without_optimisation_says_so() {
+    for arguments in ["tcp-rx --rounds 0", "vsock-rx -s -b 0 --uds /none", "packet-tx --sizes 65001"] {
+        let out = bench(&arguments.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(said.contains("this build is not optimised"), cfg!(debug_assertions), "{said}");
+    }
+}

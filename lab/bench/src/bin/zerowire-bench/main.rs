@@ -75,8 +75,11 @@ fn main() -> ExitCode {
         logging::say(&format!("zerowire-bench: {e}"));
         return ExitCode::from(2);
     }
-    if matches!(cli.what, What::Net(_) | What::Vsock(_) | What::PacketTx(_) | What::Peers(_)) {
-        amount::warn_if_short();
+    match cli.what {
+        What::Net(_) | What::Vsock(_) | What::PacketTx(_) | What::Peers(_) => amount::warn_if_slow(true),
+        What::VsockRx(_) | What::TcpRx(_) => amount::warn_if_slow(false),
+        // The builds of ab are others.
+        What::Ab(_) | What::Render(_) => {}
     }
     let result =
         held::end_on_signals(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).and_then(|()| match cli.what {
