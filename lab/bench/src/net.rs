@@ -38,7 +38,7 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<NetReport> {
     options.idle_count()?;
     let cases = Case::all(&options.directions, options.lengths(&SIZES), &options.working_sets)?;
     options.guests_without()?;
-    programs::verify(&options.which.programs)?;
+    programs::verify(&options.which.programs, options.which.gate)?;
     measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 

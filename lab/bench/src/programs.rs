@@ -61,8 +61,11 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| "choose 0 to 1000 percent".to_owned())
 }
 
-/// Refuses two of one name, and files that are not there.
-pub(crate) fn verify(programs: &[NamedProgram]) -> Result<()> {
+/// Refuses two of one name, files that are not there, and a gate without two to compare.
+pub(crate) fn verify(programs: &[NamedProgram], gate: Option<f64>) -> Result<()> {
+    if let (Some(percent), [program]) = (gate, programs) {
+        wrong!("--gate {percent} with {} alone: name a second --program to compare with it", program.name);
+    }
     for (index, NamedProgram { name, path, .. }) in programs.iter().enumerate() {
         if programs[..index].iter().any(|other| other.name == *name) {
             wrong!("--program {name}={}: another program has this name", path.display());

@@ -49,7 +49,7 @@ pub(super) fn cases(options: &NetOptions) -> Result<Vec<Case>> {
     if rounds(options) == 0 {
         wrong!("0 rounds: give at least 1");
     }
-    programs::verify(&options.which.programs)?;
+    programs::verify(&options.which.programs, options.which.gate)?;
     let sizes = options.lengths(&SIZES);
     if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=LONGEST).contains(*size)) {
         wrong!(

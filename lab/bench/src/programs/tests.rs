@@ -26,10 +26,14 @@ fn a_program_is_a_name_and_a_path() {
 
 #[test]
 fn names_are_told_apart_and_files_must_be_there() {
-    let refused = |texts: &[&str]| verify(&programs(texts)).unwrap_err().to_string();
+    let refused = |texts: &[&str]| verify(&programs(texts), None).unwrap_err().to_string();
     assert!(refused(&["a=/proc/self/exe", "a=/proc/self/exe"]).contains("another program"));
     assert!(refused(&["a=/none"]).contains("a=/none: there is no such file"));
-    verify(&programs(&["a=/proc/self/exe", "b=/proc/self/exe"])).unwrap();
+    let (one, two) = (programs(&["a=/proc/self/exe"]), programs(&["a=/proc/self/exe", "b=/proc/self/exe"]));
+    verify(&two, Some(0.0)).unwrap();
+    verify(&one, None).unwrap();
+    let error = verify(&one, Some(0.0)).unwrap_err().to_string();
+    assert!(error.contains("--gate 0 with a alone"), "{error}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let lens = options.write_lens();
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
-    programs::verify(&options.which.programs)?;
+    programs::verify(&options.which.programs, options.which.gate)?;
     // Threads and children inherit the affinity that is changed meanwhile.
     measured(&options.files, out, || on_own_thread(|| measure(options, &cases)))
 }
