@@ -126,6 +126,12 @@ impl TcpRxOptions {
                 "{n} connections: choose 1 to {MOST_CONNECTIONS} (select() takes no descriptor above 1023)"
             );
         }
+        let is_served = |n: &&usize| self.ways().iter().any(|way| way.serves(**n));
+        if self.client == Client::Own
+            && let Some(n) = self.connections.iter().find(|n| !is_served(n))
+        {
+            wrong!("{n} connections with --ways recv: it serves one; add another way, or --connections 1");
+        }
         if !(1..=MOST_READ_BYTES).contains(&self.read_bytes) {
             wrong!("reads of {} bytes: choose 1 to {MOST_READ_BYTES}", self.read_bytes);
         }
@@ -161,6 +167,10 @@ mod tests {
         let refused = |options: TcpRxOptions| options.verify().unwrap_err().to_string();
         assert!(refused(TcpRxOptions { rounds: Some(0), ..full.clone() }).contains("at least 1"));
         assert!(refused(TcpRxOptions { connections: vec![481], ..full.clone() }).contains("481 connections"));
+        let recv = TcpRxOptions { ways: vec![WayName::Recv], connections: vec![1, 16], ..full.clone() };
+        assert!(refused(recv.clone()).contains("16 connections with --ways recv"));
+        TcpRxOptions { connections: vec![1], ..recv.clone() }.verify().unwrap();
+        TcpRxOptions { ways: vec![WayName::Recv, WayName::Epoll], ..recv }.verify().unwrap();
         assert!(refused(TcpRxOptions { read_bytes: 0, ..full.clone() }).contains("reads of 0 bytes"));
         assert!(refused(TcpRxOptions { megabytes: Some(0), ..full.clone() }).contains("0 megabytes"));
         assert!(refused(TcpRxOptions { megabytes: Some(u64::MAX), ..full.clone() }).contains("megabytes"));
