@@ -20,7 +20,7 @@ a guest to a socket. vsock: 'zerowire vsock' and \
 vhost-device-vsock. replay: 'zerowire replay' and tcpreplay, one capture to an ifb device. tcp: 'zerowire send' and 'recv', and \
 iperf3, over a veth pair.\n\
 \n\
-CPU time is that of all threads of a program. Programs take turns in each round; a ratio is that of one round, the other program's \
+CPU time is that of all threads of a program; of replay, with that of the kernel's softirq threads. Programs take turns in each round; a ratio is that of one round, the other program's \
 figure divided by ours. Every frame and byte is accounted for. A program that is not installed is named with its package. Needs \
 root, and makes namespaces and devices of its own; vsock alone needs no privilege. Takes about 9 minutes; with --quick less than one. \
 See docs/peers.md.")]

@@ -73,7 +73,9 @@ fn about(part: ComparedPart) -> &'static str {
         ComparedPart::Vsock => {
             "vsock: a stream between a guest and a program of the host, by write length (tx: from the guest)"
         }
-        ComparedPart::Replay => "replay: a capture as fast as it goes, to an ifb device",
+        ComparedPart::Replay => {
+            "replay: a capture as fast as it goes, to an ifb device; CPU time with that of the kernel's softirq threads"
+        }
         ComparedPart::Tcp => {
             "tcp: one connection over a veth pair; iperf3 and iperf3 -Z send one buffer of 128 KiB"
         }
