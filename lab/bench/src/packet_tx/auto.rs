@@ -3,6 +3,8 @@
 //! A new sender each, so Auto's learning is part of its run. Chunks of the three take turns in an
 //! order that rotates, so a machine that drifts does so for all three.
 
+use std::fmt::Write as _;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 use zerowire::send::{SendBackend, SendMode};
@@ -124,7 +126,7 @@ fn measure(
     })
 }
 
-const COLUMNS: [Column<AutoChoice>; 8] = [
+const COLUMNS: [Column<AutoChoice>; 7] = [
     Column::words("case", |_, line| Some(line.variant.to_string())),
     Column::words("sends", |_, line| Some(line.facts.sends.to_string())),
     Column::median("copying ns", "copy_ns", Digits::Three),
@@ -132,7 +134,6 @@ const COLUMNS: [Column<AutoChoice>; 8] = [
     Column::median("auto ns", "auto_ns", Digits::Three),
     Column::words("excess", |_, line| Some(format!("{:+.1} %", line.middle("excess_percent")?))),
     Column::words("lent, not copied", |_, line| Some(PERCENT.text(line.facts.proof.zero_copied_share()))),
-    Column::words("chose", |_, line| Some(line.facts.choices.join("; "))),
 ];
 
 /// The comparison as text; empty where there is none.
@@ -140,8 +141,13 @@ pub fn text(sinks: &[CellReport<AutoChoice>]) -> String {
     if sinks.is_empty() {
         return String::new();
     }
-    format!(
+    let mut out = format!(
         "\nAuto against the better of copying and lending, CPU time of a send, learning included (to reach: +2 %):\n{}",
         rows(sinks, &COLUMNS).render()
-    )
+    );
+    for line in sinks.iter().flat_map(|sink| &sink.lines) {
+        // Writing to a String doesn't fail.
+        let _ = writeln!(out, "{} chose: {}", line.variant, line.facts.choices.join("; "));
+    }
+    out
 }

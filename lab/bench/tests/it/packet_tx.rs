@@ -178,3 +178,16 @@ fn impossible_options_are_refused_before_anything_is_made() {
     let error = run_packet_tx(&options, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("65001") && error.contains("65000"), "{error}");
 }
+
+#[test]
+fn the_report_fits_a_terminal_of_80_columns() {
+    let arguments = "packet-tx --quick --rounds 1 --sizes 10000 --columns udp,auto --sink ifb --working-set hot \
+                     --auto-sends 2048";
+    let bench = env!("CARGO_BIN_EXE_zerowire-bench");
+    let out = std::process::Command::new(bench).args(arguments.split(' ')).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains(" chose: "), "{text}");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{text}");
+    }
+}
