@@ -139,9 +139,9 @@ pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
         .with_context(|| format!("can't write {}", path.display()))
 }
 
-/// Gives the file at `path`, which is open, this text. The text goes to a file beside it, which then
-/// takes its name. Written in place are special files, files behind a link or with several names,
-/// and those in whose folder no file of their owner can be made.
+/// Gives the file at `path`, which is open, this text. The text goes to a file beside it, which
+/// then takes its name. Written in place are special files, files behind a link or with several
+/// names, and those in whose folder no file of their owner can be made.
 fn replace(mut file: &File, path: &Path, text: &[u8]) -> io::Result<()> {
     let own = file.metadata()?;
     if let Some((mut part, part_path)) = beside(&own, path) {

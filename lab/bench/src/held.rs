@@ -56,7 +56,7 @@ impl Held {
     /// # Errors
     /// It can't be made.
     pub fn temporary() -> Result<Self> {
-        // A signal waits for the lock: it never finds a folder that is not in the list.
+        // A signal waits for the lock: it never misses a folder that is not in the list yet.
         let mut all = all();
         let mut builder = tempfile::Builder::new();
         builder.prefix("zerowire-bench-").permissions(Permissions::from_mode(0o700));
@@ -69,6 +69,7 @@ impl Held {
     /// # Errors
     /// Those of `make`.
     pub fn file<T>(path: &Path, make: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
+        // As above.
         let mut all = all();
         let made = make()?;
         Ok((Self::register(&mut all, None, Some(path.to_owned())), made))

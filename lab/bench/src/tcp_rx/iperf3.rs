@@ -180,8 +180,8 @@ fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream
     accept_unless(&AtomicBool::new(false), listener, patience)
 }
 
-/// The next connection, which has to come within `patience`, and before the program that makes it is
-/// `gone`.
+/// The next connection, which has to come within `patience`, and before the program that makes it
+/// is `gone`.
 pub(crate) fn accept_unless(
     gone: &AtomicBool,
     listener: &TcpListener,

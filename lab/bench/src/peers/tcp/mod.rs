@@ -210,8 +210,8 @@ impl<'a> TcpLab<'a> {
         Ok(Command::new(self.iperf3.as_ref().context("no iperf3")?))
     }
 
-    /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes, and
-    /// is told when the program has ended.
+    /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes,
+    /// and is told when the program has ended.
     fn run(
         &self,
         mut command: Command,
