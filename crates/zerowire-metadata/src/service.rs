@@ -257,13 +257,14 @@ impl MetadataService {
     /// Frees a slot: of a connection in TIME-WAIT, else of the longest idle
     /// one, which gets a reset. False if all are busy.
     fn evict(&mut self) -> bool {
-        let state = |connection: &HttpConnection| self.sockets.get::<Socket<'_>>(connection.handle).state();
+        let socket = |connection: &HttpConnection| self.sockets.get::<Socket<'_>>(connection.handle);
         let earliest = |may_go: &dyn Fn(&HttpConnection) -> bool| {
             let some = self.connections.iter().enumerate().filter(|(_, connection)| may_go(connection));
             some.min_by_key(|(_, connection)| connection.deadline).map(|(index, _)| index)
         };
-        let finished = earliest(&|connection| state(connection) == State::TimeWait);
-        let idle = || earliest(&|connection| connection.is_idle(self.now));
+        let finished = earliest(&|connection| socket(connection).state() == State::TimeWait);
+        // What an earlier frame of this batch has brought is acknowledged, and not read yet.
+        let idle = || earliest(&|c| c.is_idle(self.now) && !socket(c).can_recv());
         let Some(index) = finished.or_else(idle) else { return false };
         let handle = self.connections[index].handle;
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);

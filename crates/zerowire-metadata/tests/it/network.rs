@@ -274,6 +274,27 @@ fn connections_are_bounded_and_idle_ones_give_way() {
 }
 
 #[test]
+fn a_request_that_was_acknowledged_keeps_its_connection() {
+    let mut guest = Guest::new(DOCUMENT, TokenPolicy::Optional);
+    let idle: Vec<_> = (0..MAX_CONNECTIONS)
+        .map(|_| {
+            let handle = guest.connect();
+            guest.send(handle, REQUEST);
+            assert_eq!(guest.answer(handle).text(), "hello\n");
+            handle
+        })
+        .collect();
+    guest.run_for(Duration::from_secs(2));
+    // One batch of frames has the next request of the longest idle one, and a connection too many.
+    guest.send(idle[0], REQUEST);
+    let late = guest.open();
+    guest.run_until("connect", |guest| guest.socket(late).may_send());
+    assert_eq!(guest.answer(idle[0]).text(), "hello\n");
+    assert_eq!(guest.service.stats().connections_evicted, 1);
+    assert_eq!(guest.socket(idle[1]).state(), State::Closed, "reset");
+}
+
+#[test]
 fn a_burst_of_clients_is_served_without_resets() {
     let mut guest = Guest::new(DOCUMENT, TokenPolicy::Optional);
     let handles: Vec<_> = (0..3 * MAX_CONNECTIONS).map(|_| guest.open()).collect();
