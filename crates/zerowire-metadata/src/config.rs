@@ -72,6 +72,16 @@ pub enum MetadataError {
         /// Where it is: keys joined by slashes.
         parent: String,
     },
+    /// An object has a key twice, and a path can name one value.
+    #[error(
+        "metadata: key {key:?} is twice under /{parent}, and one value would be lost; remove or rename one"
+    )]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Where it is: keys joined by slashes.
+        parent: String,
+    },
     /// A key is empty, so that no path can name it.
     #[error("metadata: an empty key under /{parent} can't be named by a path; give it a name")]
     EmptyKey {

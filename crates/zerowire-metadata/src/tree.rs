@@ -5,11 +5,13 @@
 //! texts: strings as they are, and listings of objects. A response is a range of bytes in a shared
 //! tree: no memory grows with the number of requests.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::config::MetadataError;
 
@@ -24,10 +26,11 @@ pub const MAX_DEPTH: usize = 128;
 ///
 /// Rules for what a path gives as text:
 ///
-/// - An object lists its keys, sorted, one a line, with a slash after those that are objects. A `/`
-///   or `%` in a key is listed percent-encoded, as a path must write it.
+/// - An object lists its keys, sorted, one a line, with a slash after those that are objects. A `/`,
+///   `%`, `?` or `#` in a key is listed percent-encoded, since a path has another meaning with it.
 /// - A string is given as it is.
-/// - A number, a boolean or an array is given as compact JSON.
+/// - A number is given as the document has it.
+/// - A boolean or an array is given as compact JSON.
 /// - null is empty.
 ///
 /// As JSON every node is given compactly. Paths don't lead into arrays.
@@ -66,8 +69,8 @@ impl TreeSlice {
 }
 
 impl MetadataTree {
-    /// Parses a document of at most [`MAX_TREE_BYTES`] bytes; the top must be
-    /// an object.
+    /// Parses a document of at most [`MAX_TREE_BYTES`] bytes, with or without a byte order mark; the
+    /// top must be an object.
     ///
     /// # Errors
     /// [`MetadataError`], with line and column for text that isn't JSON.
@@ -75,82 +78,69 @@ impl MetadataTree {
         if text.len() > MAX_TREE_BYTES {
             return Err(MetadataError::TooLarge { len: text.len() });
         }
-        let value: Value = serde_json::from_str(text).map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            let full = error.to_string();
-            // The parser repeats the position at the end of its message.
-            let suffix = format!(" at line {line} column {column}");
-            MetadataError::Syntax {
-                line,
-                column,
-                message: full.strip_suffix(&suffix).unwrap_or(&full).to_owned(),
-            }
-        })?;
-        Self::from_value(&value)
-    }
-
-    /// Makes a tree from a parsed document, whose compact JSON may have at
-    /// most [`MAX_TREE_BYTES`] bytes; the top must be an object.
-    ///
-    /// # Errors
-    /// [`MetadataError`] for what can't be served.
-    pub fn from_value(value: &Value) -> Result<Self, MetadataError> {
-        let found = match value {
-            Value::Object(_) => None,
-            Value::Null => Some("null"),
-            Value::Bool(_) => Some("a boolean"),
-            Value::Number(_) => Some("a number"),
-            Value::String(_) => Some("a string"),
-            Value::Array(_) => Some("an array"),
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let value: &RawValue = parse(text, text)?;
+        let found = match value.get().as_bytes() {
+            [b'{', ..] => None,
+            [b'n', ..] => Some("null"),
+            [b't' | b'f', ..] => Some("a boolean"),
+            [b'"', ..] => Some("a string"),
+            [b'[', ..] => Some("an array"),
+            _ => Some("a number"),
         };
         if let Some(found) = found {
             return Err(MetadataError::NotAnObject { found });
         }
         let mut tree = Self { root: Node::default(), json: String::new(), text: String::new() };
-        tree.root = tree.build(value, &mut Vec::new())?;
-        if tree.json.len() > MAX_TREE_BYTES {
-            return Err(MetadataError::TooLarge { len: tree.json.len() });
-        }
+        tree.root = tree.build(value, text, &mut Vec::new())?;
         tree.json.shrink_to_fit();
         tree.text.shrink_to_fit();
         Ok(tree)
     }
 
-    fn build<'v>(&mut self, value: &'v Value, path: &mut Vec<&'v str>) -> Result<Node, MetadataError> {
+    /// Adds a value of the document `whole`. Each level of nesting is parsed anew, so that numbers
+    /// keep their text.
+    fn build(
+        &mut self,
+        value: &RawValue,
+        whole: &str,
+        path: &mut Vec<String>,
+    ) -> Result<Node, MetadataError> {
         if path.len() >= MAX_DEPTH {
             return Err(MetadataError::TooDeep { parent: path.join("/") });
         }
         let json_start = self.json.len();
         let mut node = Node::default();
-        match value {
-            Value::Object(map) => {
-                let mut pairs: Vec<_> = map.iter().collect();
-                pairs.sort_unstable_by_key(|(key, _)| key.as_str());
+        match value.get().as_bytes() {
+            [b'{', ..] => {
+                let Members(mut members) = parse(value.get(), whole)?;
+                members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+                check_keys(&members, path)?;
                 self.json.push('{');
-                for (index, &(key, child)) in pairs.iter().enumerate() {
-                    check_key(key, path)?;
-                    if index > 0 {
+                node.text = self.push_listing(&members);
+                for (key, child) in members {
+                    if !node.children.is_empty() {
                         self.json.push(',');
                     }
-                    self.push_scalar(&Value::String(key.clone()));
+                    self.push_string(&key);
                     self.json.push(':');
-                    path.push(key);
-                    let child = self.build(child, path)?;
+                    path.push(key.clone());
+                    let child = self.build(child, whole, path)?;
                     path.pop();
-                    node.children.push((key.as_str().into(), child));
+                    node.children.push((key.into(), child));
                 }
                 self.json.push('}');
-                node.text = self.push_listing(&pairs);
             }
-            Value::Array(items) => {
+            [b'[', ..] => {
                 self.json.push('[');
                 let text_start = self.text.len();
-                for (index, item) in items.iter().enumerate() {
+                let items: Vec<&RawValue> = parse(value.get(), whole)?;
+                for (index, item) in items.into_iter().enumerate() {
                     if index > 0 {
                         self.json.push(',');
                     }
-                    path.push("[]");
-                    self.build(item, path)?;
+                    path.push("[]".to_owned());
+                    self.build(item, whole, path)?;
                     path.pop();
                 }
                 self.json.push(']');
@@ -158,16 +148,16 @@ impl MetadataTree {
                 self.text.truncate(text_start);
                 node.text_is_json = true;
             }
-            Value::String(text) => {
-                self.push_scalar(value);
+            [b'"', ..] => {
+                let text: String = parse(value.get(), whole)?;
+                self.push_string(&text);
                 let start = self.text.len();
-                self.text.push_str(text);
+                self.text.push_str(&text);
                 node.text = start..self.text.len();
             }
-            Value::Null => self.push_scalar(value),
-            Value::Bool(_) | Value::Number(_) => {
-                self.push_scalar(value);
-                node.text_is_json = true;
+            other => {
+                self.json.push_str(value.get());
+                node.text_is_json = other != b"null";
             }
         }
         node.json = json_start..self.json.len();
@@ -177,14 +167,14 @@ impl MetadataTree {
         Ok(node)
     }
 
-    fn push_scalar(&mut self, value: &Value) {
+    fn push_string(&mut self, text: &str) {
         // Display of a value is its compact JSON; writing to a String can't fail.
-        let _ = write!(self.json, "{value}");
+        let _ = write!(self.json, "{}", Value::from(text));
     }
 
-    fn push_listing(&mut self, pairs: &[(&String, &Value)]) -> Range<usize> {
+    fn push_listing(&mut self, members: &[(String, &RawValue)]) -> Range<usize> {
         let start = self.text.len();
-        for (index, (key, child)) in pairs.iter().enumerate() {
+        for (index, (key, child)) in members.iter().enumerate() {
             if index > 0 {
                 self.text.push('\n');
             }
@@ -192,10 +182,12 @@ impl MetadataTree {
                 match character {
                     '/' => self.text.push_str("%2F"),
                     '%' => self.text.push_str("%25"),
+                    '?' => self.text.push_str("%3F"),
+                    '#' => self.text.push_str("%23"),
                     other => self.text.push(other),
                 }
             }
-            if child.is_object() {
+            if child.get().starts_with('{') {
                 self.text.push('/');
             }
         }
@@ -223,12 +215,60 @@ impl MetadataTree {
     }
 }
 
-fn check_key(key: &str, path: &[&str]) -> Result<(), MetadataError> {
-    if key.is_empty() {
-        return Err(MetadataError::EmptyKey { parent: path.join("/") });
+/// The members of an object, in the order of its text.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self(Vec::new()))
     }
-    if key.chars().any(char::is_control) {
-        return Err(MetadataError::ControlCharacter { key: key.to_owned(), parent: path.join("/") });
+}
+
+impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(member) = map.next_entry()? {
+            self.0.push(member);
+        }
+        Ok(self)
+    }
+}
+
+/// Parses a part of the document `whole`.
+fn parse<'a, T: Deserialize<'a>>(part: &'a str, whole: &str) -> Result<T, MetadataError> {
+    serde_json::from_str(part).map_err(|error| {
+        let full = error.to_string();
+        // The parser repeats the position at the end of its message.
+        let suffix = format!(" at line {} column {}", error.line(), error.column());
+        let before = &whole[..part.as_ptr().addr() - whole.as_ptr().addr()];
+        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        MetadataError::Syntax {
+            line: before.matches('\n').count() + error.line(),
+            column: error.column() + if error.line() == 1 { before.len() - line_start } else { 0 },
+            message: full.strip_suffix(&suffix).unwrap_or(&full).to_owned(),
+        }
+    })
+}
+
+/// Refuses keys that no path or listing can have. They are sorted.
+fn check_keys(members: &[(String, &RawValue)], path: &[String]) -> Result<(), MetadataError> {
+    for (index, (key, _)) in members.iter().enumerate() {
+        let next = members.get(index + 1);
+        let (key, parent) = (key.clone(), path.join("/"));
+        if key.is_empty() {
+            return Err(MetadataError::EmptyKey { parent });
+        }
+        if key.chars().any(char::is_control) {
+            return Err(MetadataError::ControlCharacter { key, parent });
+        }
+        if next.is_some_and(|(next, _)| *next == key) {
+            return Err(MetadataError::DuplicateKey { key, parent });
+        }
     }
     Ok(())
 }
