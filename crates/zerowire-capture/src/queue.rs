@@ -68,6 +68,37 @@ impl Ring {
     fn place(&self, at: u64) -> usize {
         at as usize & (self.words.len() - 1)
     }
+
+    fn word(&self, at: u64) -> u64 {
+        self.words[self.place(at)].load(Ordering::Relaxed)
+    }
+
+    /// The capture has ended: what was published and not taken is lost to this interface. The writer
+    /// and the worker both come here, and whoever takes the packets counts them.
+    #[cold]
+    fn lose(&self, interface: &InterfaceState) {
+        let end = self.published.0.load(Ordering::Acquire);
+        let mut begin = self.taken.0.load(Ordering::Acquire);
+        while begin < end {
+            let (mut at, mut packets) = (begin, 0);
+            while at < end {
+                at += HEAD_WORDS + kept_bytes(self.word(at + 1)).div_ceil(8);
+                packets += 1;
+            }
+            match self.taken.0.compare_exchange(begin, end, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    interface.lost.fetch_add(packets, Ordering::Relaxed);
+                    return;
+                }
+                Err(now) => begin = now,
+            }
+        }
+    }
+}
+
+/// The bytes that are kept of a packet with this second word.
+fn kept_bytes(word: u64) -> u64 {
+    word & (OUTBOUND - 1)
 }
 
 /// Before a packet that may be taken back.
@@ -193,6 +224,9 @@ impl CaptureQueue {
         self.ring.published.0.store(self.at, Ordering::Release);
         let half = self.ring.words.len() as u64 / 2;
         self.shared.published(self.at - self.ring.taken.0.load(Ordering::Relaxed) > half);
+        if self.shared.has_ended() {
+            self.ring.lose(&self.interface);
+        }
     }
 
     /// Hands on the begin of a long batch, so that the writer can start with it.
@@ -286,23 +320,24 @@ impl Drain {
         self.ring.over.load(Ordering::Acquire) && !self.has_more()
     }
 
-    fn word(&self, at: u64) -> u64 {
-        self.ring.words[self.ring.place(at)].load(Ordering::Relaxed)
+    /// The capture has ended: what it has not taken is lost.
+    pub fn lose(&self) {
+        self.ring.lose(&self.interface);
     }
 
     /// The next packet's time, of those that were looked at.
     #[inline]
     pub fn next_time(&self) -> Option<u64> {
-        (self.at < self.end).then(|| self.word(self.at))
+        (self.at < self.end).then(|| self.ring.word(self.at))
     }
 
     /// The next packet.
     pub fn peek(&self) -> Option<WaitingPacket> {
         let time = self.next_time()?;
-        let word = self.word(self.at + 1);
+        let word = self.ring.word(self.at + 1);
         Some(WaitingPacket {
             time,
-            kept: (word & (OUTBOUND - 1)) as u32,
+            kept: kept_bytes(word) as u32,
             len: (word >> 32) as u32,
             direction: match word & OUTBOUND {
                 0 => PacketDirection::Inbound,

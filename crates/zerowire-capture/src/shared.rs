@@ -138,10 +138,13 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The writer has ended: packets are only counted.
-    pub fn end(&self) {
+    /// The writer has ended: packets are only counted. Returns what it has not taken in.
+    ///
+    /// A worker publishes and then looks whether that is so. Who comes later counts the packets.
+    pub fn end(&self) -> Arrivals {
         self.ended.store(true, Ordering::Release);
-        *self.arrivals() = Arrivals::default();
+        fence(Ordering::SeqCst);
+        std::mem::take(&mut *self.arrivals())
     }
 
     #[inline]

@@ -60,29 +60,33 @@ impl CaptureSink {
         self.rotation.is_some_and(|rotation| self.written + more > rotation.bytes)
     }
 
-    /// Writes blocks. If that fails, a file ends with the last block that is whole.
-    pub fn write(&mut self, blocks: &[u8]) -> io::Result<()> {
+    /// Writes blocks, and takes them from `blocks`. If that fails, a file ends with the last block
+    /// that is whole, and those behind it are left.
+    pub fn write(&mut self, blocks: &mut Vec<u8>) -> io::Result<()> {
         let mut done = 0;
         while done < blocks.len() {
             match self.out.write(&blocks[done..]) {
-                Ok(0) => return self.cut(&blocks[..done], ErrorKind::WriteZero.into()),
+                Ok(0) => return self.cut(blocks, done, ErrorKind::WriteZero.into()),
                 Ok(n) => done += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::park_timeout(RETRY),
-                Err(e) => return self.cut(&blocks[..done], e),
+                Err(e) => return self.cut(blocks, done, e),
             }
         }
         self.written += blocks.len() as u64;
+        blocks.clear();
         Ok(())
     }
 
-    /// Of the last blocks only these bytes were written.
+    /// Of the last blocks only `done` bytes were written.
     #[cold]
-    fn cut(&self, written: &[u8], error: io::Error) -> io::Result<()> {
+    fn cut(&self, blocks: &mut Vec<u8>, done: usize, error: io::Error) -> io::Result<()> {
+        let whole: usize = whole_blocks(&blocks[..done]).map(<[u8]>::len).sum();
         if self.is_regular {
             // Without it the file ends with a part of a block, and readers say so.
-            let _ = self.out.set_len(self.written + whole_blocks(written) as u64);
+            let _ = self.out.set_len(self.written + whole as u64);
         }
+        blocks.drain(..whole);
         Err(error)
     }
 

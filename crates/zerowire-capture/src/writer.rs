@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use zerowire_wire::pcapng::{
-    PacketFields, enhanced_packet, enhanced_packet_bytes, interface_description, interface_statistics,
-    section_header,
+    ENHANCED_PACKET, PacketFields, enhanced_packet, enhanced_packet_bytes, interface_description,
+    interface_statistics, parse_enhanced_packet, section_header, whole_blocks,
 };
 
 use crate::filter::CaptureFilter;
@@ -83,9 +83,9 @@ impl CaptureWriter {
     /// Writes until it is stopped, or can't.
     pub fn run(mut self) {
         let served = self.serve();
-        self.shared.end();
+        self.drains.extend(self.shared.end().drains);
+        self.lose();
         if let Err(e) = served {
-            self.lose();
             tracing::error!(
                 "the capture to {} ends: {e}; VMs are served on, and their packets counted as lost to it",
                 self.sink.target
@@ -93,16 +93,19 @@ impl CaptureWriter {
         }
     }
 
-    /// What waits in the rings is lost to the capture.
+    /// What is not written and what waits in the rings is lost to the capture.
     fn lose(&mut self) {
-        for drain in &mut self.drains {
-            drain.look();
-            while let Some(packet) = drain.peek() {
-                drain.take(&packet, &mut self.blocks);
-                self.blocks.clear();
-                drain.interface.lost.fetch_add(1, Ordering::Relaxed);
+        for block in whole_blocks(&self.blocks) {
+            let (kind, body) = (&block[..4], &block[8..block.len() - 4]);
+            let packet = parse_enhanced_packet(body).filter(|_| kind == ENHANCED_PACKET.to_le_bytes());
+            let Some((fields, _)) = packet else { continue };
+            let is_its = |i: &&Arc<InterfaceState>| i.number.load(Ordering::Relaxed) == fields.interface;
+            if let Some(interface) = self.interfaces.iter().find(is_its) {
+                interface.captured.fetch_sub(1, Ordering::Relaxed);
+                interface.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.drains.iter().for_each(Drain::lose);
     }
 
     fn serve(&mut self) -> io::Result<()> {
@@ -244,9 +247,7 @@ impl CaptureWriter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.sink.write(&self.blocks)?;
-        self.blocks.clear();
-        Ok(())
+        self.sink.write(&mut self.blocks)
     }
 }
 

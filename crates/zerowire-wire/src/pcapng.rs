@@ -170,17 +170,16 @@ pub fn parse_lost(body: &[u8]) -> Option<u64> {
     (*head == option_head(ISB_IFDROP, 8)).then_some(value)
 }
 
-/// How many of these bytes, which begin with a block, are whole blocks.
-pub fn whole_blocks(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(length) = bytes.get(at + 4..at + 8) {
-        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-        if length < FRAMING_BYTES as usize || bytes.len() - at < length {
-            break;
-        }
-        at += length;
-    }
-    at
+/// The blocks of which all bytes are there, framing included, up to the first one that has none or a
+/// wrong length.
+pub fn whole_blocks(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = bytes.get(4..)?.first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length);
+        let (block, rest) = bytes.split_at_checked(length as usize).filter(|_| length >= FRAMING_BYTES)?;
+        bytes = rest;
+        Some(block)
+    })
 }
 
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {

@@ -294,12 +294,16 @@ fn a_capture_that_cant_be_written_ends_and_counts() {
     // One that writes as well is not waited for.
     let reader = std::fs::File::options().read(true).write(true).open(&path).expect("a reader");
     let capture = start(&options(&path));
+    let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect(ANY);
+    let mut queue = interface.queue();
+    // A worker is in the middle of a batch when the capture ends.
+    record(&mut queue, &packet(0, 64));
     drop(reader);
     // Nobody reads its block.
-    let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect(ANY);
+    let _other = capture.interface(LINKTYPE_ETHERNET, "other", "").expect(ANY);
     wait_until("it has ended", || capture.has_ended());
-    let mut queue = interface.queue();
-    for n in 0..3 {
+    queue.publish();
+    for n in 1..3 {
         record(&mut queue, &packet(n, 64));
         queue.publish();
     }
@@ -307,10 +311,12 @@ fn a_capture_that_cant_be_written_ends_and_counts() {
     assert!(capture.finish(PATIENCE));
 }
 
-/// Nobody reads on: the rings are full by then.
+/// Nobody reads on: the rings are full by then. What the pipe has no room for is lost, too.
 #[test]
 fn packets_that_wait_when_the_capture_ends_are_lost_to_it() {
     const PACKETS: u32 = 2000;
+    /// Bytes that a pipe holds.
+    const PIPE_BYTES: u64 = 64 << 10;
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("pipe");
     mkfifo(&path);
@@ -329,6 +335,7 @@ fn packets_that_wait_when_the_capture_ends_are_lost_to_it() {
     assert!(capture.finish(PATIENCE));
     let CaptureStats { captured, lost } = interface.stats();
     assert!(captured > 0 && captured + lost == u64::from(PACKETS), "{captured} and {lost}");
+    assert!(captured < PIPE_BYTES / 1000, "{captured} of 1000 bytes each");
 }
 
 #[test]
