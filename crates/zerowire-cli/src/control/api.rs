@@ -6,6 +6,7 @@ use serde::Serialize;
 use zerowire_vhost::serve::{ServerStats, VmTurn};
 
 use super::body::{self, BodyError};
+use super::capture::ShownCapture;
 use super::http::{ControlRequest, Response, Stream, response};
 use super::manage::{Manage, ManageError, ManagedVm, VmReport};
 use super::metrics::{self, Exposition};
@@ -102,9 +103,17 @@ impl<M: Manage> Api<M> {
 
     fn begin_capture(&self, body: &[u8]) -> Result<Response, Response> {
         self.manage.captures().begin(&body::parse(body)?)?;
-        let capture = self.manage.captures().shown()?;
+        let capture = self.capture()?;
         tracing::info!("capturing to {}, asked for by the control socket", capture.table.file);
+        if !capture.unknown_vms.is_empty() {
+            tracing::warn!("the capture lacks VMs until they come: {}", capture.unknown_vms.join(", "));
+        }
         Ok(Response::json(201, &capture))
+    }
+
+    fn capture(&self) -> Result<ShownCapture, ManageError> {
+        let vms = self.manage.vms();
+        self.manage.captures().shown(|name| vms.iter().any(|vm| vm.name == name))
     }
 
     fn stats(&self, request: &ControlRequest, as_stream: bool) -> Response {
@@ -145,7 +154,7 @@ impl<M: Manage> Api<M> {
                 self.manage.drain(name)?;
                 Ok(Response::empty(202))
             }
-            Action::ShowCapture => Ok(Response::json(200, &self.manage.captures().shown()?)),
+            Action::ShowCapture => Ok(Response::json(200, &self.capture()?)),
             Action::BeginCapture => self.begin_capture(body),
             Action::EndCapture => {
                 self.manage.captures().end()?;

@@ -165,7 +165,7 @@ fn keys_of_answers_are_described() {
     let (file, filter) = ("f".to_owned(), Some("ip".to_owned()));
     let (vms, rotate) = (vec!["v".to_owned()], Some("1M,2".to_owned()));
     let table = CaptureTable { file, snaplen: Some(1), rotate, vms, filter };
-    let shown = ShownCapture { table, state: CaptureState::Running };
+    let shown = ShownCapture { table, state: CaptureState::Running, unknown_vms: vec!["v".to_owned()] };
     assert_eq!(keys_of(serde_json::to_value(shown)), answered("ShownCapture", 10));
 }
 
@@ -211,7 +211,7 @@ fn a_capture_has_the_keys_that_are_required() {
     let least = super::body::parse::<CaptureTable>(b"{\"file\": \"f\"}").expect("a capture");
     assert_eq!(line_of("Capture", "required"), "[file]");
     assert_eq!(line_of("ShownCapture", "required"), "[state]");
-    let shown = ShownCapture { table: least, state: CaptureState::Ended };
+    let shown = ShownCapture { table: least, state: CaptureState::Ended, unknown_vms: Vec::new() };
     let keys = ["file", "state"].map(str::to_owned);
     assert_eq!(keys_of_body(Response::json(200, &shown)), BTreeSet::from(keys));
     let unknown = super::body::parse::<CaptureTable>(b"{\"file\": \"f\", \"fle\": 1}");

@@ -77,8 +77,12 @@ pub fn changed(answer: &Value) -> String {
 /// `GET /capture` and `PUT /capture`.
 pub fn captured(answer: &Value) -> String {
     let file = text(&answer["file"]);
+    let unknown: Vec<_> = answer["unknown_vms"].as_array().into_iter().flatten().map(text).collect();
     match answer["state"] == "running" {
-        true => format!("capturing to {file}\n"),
+        true if unknown.is_empty() => format!("capturing to {file}\n"),
+        true => {
+            format!("capturing to {file}; these VMs are captured when they come: {}\n", unknown.join(", "))
+        }
         false => format!("the capture to {file} has ended: the server's log says why\n"),
     }
 }
@@ -122,6 +126,10 @@ mod tests {
         assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
         assert_eq!(reconnects(&vm), "a: a front end can connect to /s, port tap:t\n");
         assert_eq!(changed(&vm), "a: metadata read from /m\n");
+        let mut capture = json!({ "file": "/f", "state": "running" });
+        assert_eq!(captured(&capture), "capturing to /f\n");
+        capture["unknown_vms"] = json!(["x", "y"]);
+        assert_eq!(captured(&capture), "capturing to /f; these VMs are captured when they come: x, y\n");
         let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/u" } });
         assert_eq!(added(&vsock), "b: added; a front end can connect to /s, CID 3, host end /u\n");
         let limited = json!({ "name": "a", "config": { "tx-limit": "1000/s,burst=100" } });

@@ -27,6 +27,9 @@ pub struct ShownCapture {
     pub table: CaptureTable,
     /// Whether it goes on.
     pub state: CaptureState,
+    /// Those of `vms` that there are not now: they are captured when they come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_vms: Vec<String>,
 }
 
 /// Whether a capture goes on.
@@ -56,11 +59,13 @@ impl CaptureControl {
         Self { server, link, folder: folder.map(Path::to_owned), turn: Mutex::default() }
     }
 
-    /// The capture.
-    pub fn shown(&self) -> Result<ShownCapture, ManageError> {
+    /// The capture. `is_known`: whether there is a VM of this name.
+    pub fn shown(&self, is_known: impl Fn(&str) -> bool) -> Result<ShownCapture, ManageError> {
         let capture = self.server.capture().ok_or_else(nothing)?;
         let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
-        Ok(ShownCapture { table: CaptureTable::of(capture.options()), state })
+        let table = CaptureTable::of(capture.options());
+        let unknown_vms = table.vms.iter().filter(|name| !is_known(name)).cloned().collect();
+        Ok(ShownCapture { table, state, unknown_vms })
     }
 
     /// Begins with a capture.
