@@ -33,8 +33,8 @@ pub struct ReplayArgs {
     /// right after it. Matters for the recorded speed and --speed only.
     #[arg(long, value_enum, default_value = "fail")]
     pub backwards: Backwards,
-    /// Shorten longer recorded pauses to this time.
-    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    /// Shorten longer recorded pauses to this time. Matters for the recorded speed and --speed only.
+    #[arg(long, value_name = "SECONDS", value_parser = positive, conflicts_with_all = ["pps", "mbps", "topspeed"])]
     pub max_gap: Option<f64>,
     /// Send what is whole of a capture that ends inside a packet.
     #[arg(long)]
@@ -94,9 +94,9 @@ pub struct PortArgs {
     /// where rings are refused.
     #[arg(long, value_enum, default_value = "auto")]
     pub port: PortChoice,
-    /// Queue of the interface, for --port xdp.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub queue: u32,
+    /// Queue of the interface, for --port xdp: 0 unless given.
+    #[arg(long, value_name = "N")]
+    queue: Option<u32>,
     /// Go straight to the driver, past the interface's queue and its traffic control; packet and
     /// send only.
     #[arg(long)]
@@ -163,6 +163,16 @@ impl PaceArgs {
             (.., true) => ReplayPace::Top,
             _ => ReplayPace::Recorded { speed: 1.0 },
         }
+    }
+}
+
+impl PortArgs {
+    /// The queue of the interface.
+    pub fn queue(&self) -> Result<u32> {
+        if self.queue.is_some() && self.port != PortChoice::Xdp {
+            bail!("--queue is for AF_XDP: give --port xdp, too");
+        }
+        Ok(self.queue.unwrap_or(0))
     }
 }
 

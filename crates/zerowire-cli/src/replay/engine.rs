@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use zerowire::send::frame::FrameError;
 
 use super::clock::Clock;
@@ -327,9 +327,15 @@ impl ReplayRun<'_> {
         // Frames are numbered over all passes, which are equally long.
         let in_a_pass = (self.pushed - self.pass_frames).checked_div(self.passes).unwrap_or(u64::MAX);
         let packet = number.and_then(|n| self.feed.packet((n % in_a_pass.max(1)) as usize));
+        let e = match e {
+            FrameError::LongerThanMtu { .. } => {
+                anyhow!("{e} ('--oversized gso'), or leave it out ('--oversized skip')")
+            }
+            e => e.into(),
+        };
         match packet {
-            Some(p) => anyhow::Error::from(e).context(format!("packet {p} of the capture")),
-            None => e.into(),
+            Some(p) => e.context(format!("packet {p} of the capture")),
+            None => e,
         }
     }
 }

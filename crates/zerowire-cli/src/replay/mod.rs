@@ -57,6 +57,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
+    let queue = args.port.queue().map_err(WrongArguments::because)?;
     let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let loaded = load(&input, &rules, args.end.limit, args.max_memory)?;
     let stop = signals.hand_over();
@@ -65,7 +66,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         interface: &interface,
         offload: args.packets.oversized.offload(),
         bypass_queue: args.port.bypass_queue,
-        queue: args.port.queue,
+        queue,
         memory: args.max_memory,
         longest: None,
     };

@@ -67,6 +67,7 @@ fn interfaces_options_and_rights_are_checked() {
         run(&["-i", HERE, "/"]).refused(&["reading failed", "Is a directory"]);
         run(&["-i", HERE, "--mss", "900", path]).ended(2, &["--mss", "--oversized gso"]);
         run(&["-i", HERE, "--port", "xdp", "--queue", "77", path]).refused(&["queue 77"]);
+        run(&["-i", HERE, "--queue", "0", path]).ended(2, &["--queue is for AF_XDP", "--port xdp"]);
         let ran = run(&["-i", HERE, "-t", "-x", "2", path]);
         assert_eq!(ran.code, 2, "{ran:?}");
         for port in ["auto", "packet", "send"] {
@@ -79,6 +80,24 @@ fn interfaces_options_and_rights_are_checked() {
             .refused(&["AF_XDP has no segmentation"]);
         let mss = ["-i", HERE, "--oversized", "gso", "--mss", "1461", path];
         run(&mss).refused(&["packet 1", "--mss 1461", "MTU of 1500"]);
+    });
+}
+
+#[test]
+fn an_mtu_that_falls_on_the_way_names_the_options() {
+    in_lab(|lab| {
+        let file = write(&capture(&[lab::frame(0, 1400)], 0));
+        let path = file.path().to_str().expect("a path");
+        for port in ["packet", "send"] {
+            lab.veth();
+            let peer = lab.capture();
+            let args = ["-q", "-i", HERE, "-p", "500", "--loop", "0", "--port", port, path];
+            let replay = Replay::start(&args, Without::Nothing);
+            peer.expect();
+            ip(&["link", "set", HERE, "mtu", "1000"]);
+            replay.end().ended(1, &["packet 1", "MTU 1000", "'--oversized gso'", "'--oversized skip'"]);
+            lab.delete(HERE);
+        }
     });
 }
 

@@ -66,7 +66,7 @@ pub trait FrameSender {
 #[non_exhaustive]
 pub enum FrameError {
     /// The interface was deleted, or moved to another network namespace (ENXIO, ENODEV).
-    #[error("interface {interface} is gone ({frames} frames not sent): make it again and open a new sender")]
+    #[error("interface {interface} is gone ({frames} frames not sent): make it again, and begin anew")]
     Gone {
         /// Name of the interface at the time of opening.
         interface: String,
@@ -74,9 +74,7 @@ pub enum FrameError {
         frames: usize,
     },
     /// The interface is down (ENETDOWN).
-    #[error(
-        "interface {interface} is down ({frames} frames not sent): 'ip link set {interface} up', then flush again"
-    )]
+    #[error("interface {interface} is down ({frames} frames not sent): 'ip link set {interface} up' first")]
     Down {
         /// Name of the interface.
         interface: String,

@@ -45,8 +45,15 @@ fn contradictions_and_bad_numbers_are_refused() {
         "-i a --max-memory 99999999999G f",
         "-i a --max-memory 1T f",
         "-i a --mss 7 f",
+        "-i a -t --max-gap 1 f",
+        "-i a -p 1 --max-gap 1 f",
+        "-i a -M 1 --max-gap 1 f",
     ] {
         assert!(parse(line).is_err(), "{line}");
     }
     assert!(parse("-i a --mss 1000 f").expect("parses").packets.policy(1500).is_err());
+    assert!(parse("-i a -x 2 --max-gap 1 f").is_ok());
+    let queue = |line: &str| parse(line).expect("parses").port.queue().ok();
+    assert_eq!([queue("-i a --queue 0 f"), queue("-i a --queue 1 --port send f")], [None; 2]);
+    assert_eq!([queue("-i a f"), queue("-i a --queue 1 --port xdp f")], [Some(0), Some(1)]);
 }
