@@ -439,7 +439,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l short -d 'P
 skip\t'Leave it out'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l backwards -d 'Packets whose time is before that of their predecessor: refuse the capture, or send them right after it. Matters for the recorded speed and --speed only' -r -f -a "fail\t'Refuse the capture'
 send\t'Send it right after its predecessor'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-gap -d 'Shorten longer recorded pauses to this time. Matters for the recorded speed and --speed only' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-gap -d 'Shorten longer recorded pauses to this time. For the recorded speed and --speed only' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l max-memory -d 'Memory for the capture: K, M and G stand for powers of 1024. A capture that needs more is read while it is sent' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l json -d 'Write the summary as JSON to FILE, or in place of the text to standard output (-)' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''

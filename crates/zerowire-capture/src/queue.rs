@@ -73,8 +73,8 @@ impl Ring {
         self.words[self.place(at)].load(Ordering::Relaxed)
     }
 
-    /// The capture has ended: what was published and not taken is lost to this interface. The writer
-    /// and the worker both come here, and whoever takes the packets counts them.
+    /// The capture has ended: what was published and not taken is lost to this interface. Writer
+    /// and worker both come here, and whoever takes the packets counts them.
     #[cold]
     fn lose(&self, interface: &InterfaceState) {
         let end = self.published.0.load(Ordering::Acquire);

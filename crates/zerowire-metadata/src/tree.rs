@@ -26,8 +26,8 @@ pub const MAX_DEPTH: usize = 128;
 ///
 /// Rules for what a path gives as text:
 ///
-/// - An object lists its keys, sorted, one a line, with a slash after those that are objects. A `/`,
-///   `%`, `?` or `#` in a key is listed percent-encoded, since a path has another meaning with it.
+/// - An object lists its keys, sorted, one a line, with a slash after those that are objects. `/`,
+///   `%`, `?` and `#` in a key are listed percent-encoded: a path has another meaning with them.
 /// - A string is given as it is.
 /// - A number is given as the document has it.
 /// - A boolean or an array is given as compact JSON.
@@ -69,8 +69,8 @@ impl TreeSlice {
 }
 
 impl MetadataTree {
-    /// Parses a document of at most [`MAX_TREE_BYTES`] bytes, with or without a byte order mark; the
-    /// top must be an object.
+    /// Parses a document of at most [`MAX_TREE_BYTES`] bytes, with or without a byte order mark.
+    /// The top must be an object.
     ///
     /// # Errors
     /// [`MetadataError`], with line and column for text that isn't JSON.

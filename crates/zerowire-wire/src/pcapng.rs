@@ -170,8 +170,8 @@ pub fn parse_lost(body: &[u8]) -> Option<u64> {
     (*head == option_head(ISB_IFDROP, 8)).then_some(value)
 }
 
-/// The blocks of which all bytes are there, framing included, up to the first one that has none or a
-/// wrong length.
+/// The blocks of which all bytes are there, framing included, up to the first one that has no
+/// length or a wrong one.
 pub fn whole_blocks(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = bytes.get(4..)?.first_chunk::<4>()?;

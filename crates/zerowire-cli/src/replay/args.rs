@@ -33,7 +33,7 @@ pub struct ReplayArgs {
     /// right after it. Matters for the recorded speed and --speed only.
     #[arg(long, value_enum, default_value = "fail")]
     pub backwards: Backwards,
-    /// Shorten longer recorded pauses to this time. Matters for the recorded speed and --speed only.
+    /// Shorten longer recorded pauses to this time. For the recorded speed and --speed only.
     #[arg(long, value_name = "SECONDS", value_parser = positive, conflicts_with_all = ["pps", "mbps", "topspeed"])]
     pub max_gap: Option<f64>,
     /// Send what is whole of a capture that ends inside a packet.
