@@ -317,11 +317,14 @@ impl Device for NetDevice<'_> {
                 w.rings.send(WorkerCommand::Guard(guard.clone()));
             }
         }
+        let passing = self.vm.capture.passing();
         if let Some(capture) = self.vm.capture.take_new() {
             for w in self.workers.iter().flatten() {
-                w.rings.send(WorkerCommand::Capture(capture.as_ref().map(WorkerCapture::new)));
+                let capture = capture.as_ref().map(WorkerCapture::new);
+                w.rings.send(WorkerCommand::Capture(capture, passing.clone()));
             }
         }
+        drop(passing);
         if let Some(Renewal { why, is_error }) = self.vm.port.attend() {
             tracing::warn!("{}: {why}", self.vm.control.name);
             if is_error {

@@ -1,6 +1,7 @@
 //! What serves VMs that come and go: the threads of a [`Server`], or processes of a supervisor.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::fleet_of_server;
@@ -13,6 +14,10 @@ use crate::reload::{check_metadata, try_open};
 use crate::server::{ChangeError, Server};
 use crate::stats::VmStats;
 use crate::vm::{ServerError, VmConfig};
+
+/// How long a capture may take to begin, and the pause between two looks meanwhile.
+const CAPTURE_PATIENCE: Duration = Duration::from_secs(2);
+const CAPTURE_LOOK: Duration = Duration::from_millis(1);
 
 /// VMs with network devices that are served.
 pub trait Fleet: VmFleet<Config = VmConfig, Error = ServerError, Stats = VmStats> + Captured {
@@ -86,7 +91,12 @@ impl Captured for Server {
     }
 
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.set_capture(capture)
+        let begin = Instant::now();
+        let (begins, before) = (capture.is_some(), self.set_capture(capture));
+        while begins && !self.captures() && begin.elapsed() < CAPTURE_PATIENCE {
+            std::thread::sleep(CAPTURE_LOOK);
+        }
+        before
     }
 }
 

@@ -212,8 +212,8 @@ impl Server {
         self.parts.capture()
     }
 
-    /// Has the frames of all VMs go to another capture from now on, or to none. The one before gets
-    /// what is under way, and is returned.
+    /// Has the frames of all VMs go to another capture, or to none. The one before gets what is
+    /// under way, and is returned. Does not wait for the VMs' threads: see [`Self::captures`].
     pub fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
         self.parts.roster.with_running(|vms| {
             for (config, served) in vms {
@@ -222,6 +222,20 @@ impl Server {
             }
             let mut now = self.parts.capture.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *now, capture)
+        })
+    }
+
+    /// Whether the VMs whose front ends are connected record for the present capture, if any.
+    pub fn captures(&self) -> bool {
+        self.parts.roster.with_running(|vms| {
+            vms.fold(true, |all, (_, Served { vm, .. })| {
+                let has_it = !vm.control.is_connected() || vm.capture.is_passed();
+                if !has_it {
+                    // The thread may have been woken before this front end came.
+                    vm.control.wake();
+                }
+                all && has_it
+            })
         })
     }
 

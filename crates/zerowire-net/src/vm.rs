@@ -272,11 +272,13 @@ pub(super) struct VmContext {
 pub(super) struct Setting<T> {
     now: Mutex<T>,
     is_new: AtomicBool,
+    /// Shared with the commands that pass it to workers.
+    passing: Arc<()>,
 }
 
 impl<T: Clone> Setting<T> {
     fn new(now: T) -> Self {
-        Self { now: Mutex::new(now), is_new: AtomicBool::new(false) }
+        Self { now: Mutex::new(now), is_new: AtomicBool::new(false), passing: Arc::default() }
     }
 
     /// What it is now.
@@ -287,6 +289,16 @@ impl<T: Clone> Setting<T> {
     /// What it is now, if that is new since the last call.
     pub fn take_new(&self) -> Option<T> {
         self.is_new.swap(false, Ordering::AcqRel).then(|| self.get())
+    }
+
+    /// What a command to a worker holds until it is carried out: got before [`Self::take_new`].
+    pub fn passing(&self) -> Arc<()> {
+        self.passing.clone()
+    }
+
+    /// Whether the control thread has passed it to all workers, and they have it.
+    pub fn is_passed(&self) -> bool {
+        !self.is_new.load(Ordering::Acquire) && Arc::strong_count(&self.passing) == 1
     }
 
     /// Replaces it, and lets the control thread know.

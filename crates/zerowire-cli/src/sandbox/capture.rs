@@ -28,7 +28,7 @@ const LEFT_BEHIND: Duration = Duration::from_secs(1);
 /// How long a child may take to write what it has captured.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two looks meanwhile.
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 128 * 1024;
 

@@ -29,8 +29,8 @@ pub(crate) enum WorkerCommand {
     Frame(Vec<u8>),
     /// What the guest may send from now on.
     Guard(Option<Arc<FrameGuard>>),
-    /// Frames go there as well from now on, or nowhere else.
-    Capture(Option<Box<WorkerCapture>>),
+    /// Frames go there as well from now on, or nowhere else. The second field goes when that is so.
+    Capture(Option<Box<WorkerCapture>>, Arc<()>),
 }
 
 /// Where the frames of a worker go as well. Its rings are filled as they are made, so the worker
@@ -198,7 +198,7 @@ impl<P: PortPath> RingThread for Worker<P> {
                 }
             }
             WorkerCommand::Guard(guard) => self.set_guard(guard),
-            WorkerCommand::Capture(capture) => self.set_capture(capture),
+            WorkerCommand::Capture(capture, _passing) => self.set_capture(capture),
         }
     }
 }

@@ -220,6 +220,7 @@ impl Loop<'_> {
             ChildOrder::Statistics(number) => {
                 let mut stats = ChildStats::of(&self.server.stats());
                 stats.state.hangs = !self.server.answers();
+                stats.state.captures = self.server.captures();
                 return Some(ChildWord::Statistics(number, Box::new(stats)));
             }
             ChildOrder::Metadata(number) => {

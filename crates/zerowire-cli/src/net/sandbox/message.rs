@@ -198,6 +198,8 @@ pub(super) struct ChildState {
     pub cpu_seconds: f64,
     /// True: the VM's control thread hangs.
     pub hangs: bool,
+    /// True: it records for the capture that it was told of last, if any.
+    pub captures: bool,
     pub last_error: Option<String>,
     /// Whether the guest sees its link up, if it follows the interface's.
     pub link_up: Option<bool>,

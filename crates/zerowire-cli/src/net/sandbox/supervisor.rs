@@ -15,8 +15,9 @@ use zerowire_vhost::serve::{
 };
 
 use super::changing;
+use super::message::ChildWord;
 use super::vm::{Common, NetVm};
-use crate::sandbox::capture::{CaptureRelay, KeepOutcome, PATIENCE, keep_captured};
+use crate::sandbox::capture::{CaptureRelay, KeepOutcome, LOOK, PATIENCE, keep_captured};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::sandbox::lock;
@@ -344,6 +345,18 @@ impl VmFleet for Supervisor {
     }
 }
 
+/// Waits until the child of a VM records for the capture that it was told of, or until `deadline`.
+fn await_capture(vm: &NetVm, deadline: Instant) {
+    let records = |answer| match answer {
+        Some(ChildWord::Statistics(_, told)) => told.state.captures,
+        // It does not answer, or has gone.
+        _ => true,
+    };
+    while vm.ask_stats().is_some_and(|asked| !records(asked.answer(deadline))) && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+    }
+}
+
 impl Captured for Supervisor {
     fn capture(&self) -> Option<Arc<Capture>> {
         self.lock().capture.clone()
@@ -359,6 +372,9 @@ impl Captured for Supervisor {
         };
         let change = |keeper: &Arc<VmKeeper>| keeper.charge.set_capture(capture.as_deref(), deadline);
         CaptureRelay::finish(running.iter().filter_map(change), deadline);
+        if capture.is_some() {
+            running.iter().for_each(|keeper| await_capture(&keeper.charge, deadline));
+        }
         before
     }
 }
