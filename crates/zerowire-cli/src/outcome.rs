@@ -1,7 +1,7 @@
 //! How a command ended, and where its result is written.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -126,7 +126,9 @@ impl JsonOutput {
 
 /// Whether a file has the result of a transfer.
 fn is_result(file: &File) -> bool {
-    serde_json::from_reader::<_, EarlierResult>(BufReader::new(file.take(MAX_RESULT_BYTES))).is_ok()
+    let mut text = Vec::new();
+    let read = file.take(MAX_RESULT_BYTES).read_to_end(&mut text);
+    read.is_ok() && serde_json::from_slice::<EarlierResult>(&text).is_ok()
 }
 
 /// Writes `text` to the file at `path`. What it has stays if the disk has no room for the text.

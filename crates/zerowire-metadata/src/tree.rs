@@ -5,13 +5,12 @@
 //! texts: strings as they are, and listings of objects. A response is a range of bytes in a shared
 //! tree: no memory grows with the number of requests.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde::de::{Deserialize, IgnoredAny};
+use serde_json::{Deserializer, Value};
 
 use crate::config::MetadataError;
 
@@ -79,8 +78,9 @@ impl MetadataTree {
             return Err(MetadataError::TooLarge { len: text.len() });
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let value: &RawValue = parse(text, text)?;
-        let found = match value.get().as_bytes() {
+        let IgnoredAny = parse(text, text)?;
+        let value = next_value(&mut { text });
+        let found = match value.as_bytes() {
             [b'{', ..] => None,
             [b'n', ..] => Some("null"),
             [b't' | b'f', ..] => Some("a boolean"),
@@ -100,20 +100,19 @@ impl MetadataTree {
 
     /// Adds a value of the document `whole`. Each level of nesting is parsed anew, so that numbers
     /// keep their text.
-    fn build(
-        &mut self,
-        value: &RawValue,
-        whole: &str,
-        path: &mut Vec<String>,
-    ) -> Result<Node, MetadataError> {
+    fn build(&mut self, value: &str, whole: &str, path: &mut Vec<String>) -> Result<Node, MetadataError> {
         if path.len() >= MAX_DEPTH {
             return Err(MetadataError::TooDeep { parent: path.join("/") });
         }
         let json_start = self.json.len();
         let mut node = Node::default();
-        match value.get().as_bytes() {
+        match value.as_bytes() {
             [b'{', ..] => {
-                let Members(mut members) = parse(value.get(), whole)?;
+                let mut members = Vec::new();
+                let mut names_and_values = parts(value).into_iter();
+                while let (Some(name), Some(value)) = (names_and_values.next(), names_and_values.next()) {
+                    members.push((parse::<String>(name, whole)?, value));
+                }
                 members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
                 check_keys(&members, path)?;
                 self.json.push('{');
@@ -134,8 +133,7 @@ impl MetadataTree {
             [b'[', ..] => {
                 self.json.push('[');
                 let text_start = self.text.len();
-                let items: Vec<&RawValue> = parse(value.get(), whole)?;
-                for (index, item) in items.into_iter().enumerate() {
+                for (index, item) in parts(value).into_iter().enumerate() {
                     if index > 0 {
                         self.json.push(',');
                     }
@@ -149,14 +147,14 @@ impl MetadataTree {
                 node.text_is_json = true;
             }
             [b'"', ..] => {
-                let text: String = parse(value.get(), whole)?;
+                let text: String = parse(value, whole)?;
                 self.push_string(&text);
                 let start = self.text.len();
                 self.text.push_str(&text);
                 node.text = start..self.text.len();
             }
             other => {
-                self.json.push_str(value.get());
+                self.json.push_str(value);
                 node.text_is_json = other != b"null";
             }
         }
@@ -172,7 +170,7 @@ impl MetadataTree {
         let _ = write!(self.json, "{}", Value::from(text));
     }
 
-    fn push_listing(&mut self, members: &[(String, &RawValue)]) -> Range<usize> {
+    fn push_listing(&mut self, members: &[(String, &str)]) -> Range<usize> {
         let start = self.text.len();
         for (index, (key, child)) in members.iter().enumerate() {
             if index > 0 {
@@ -187,7 +185,7 @@ impl MetadataTree {
                     other => self.text.push(other),
                 }
             }
-            if child.get().starts_with('{') {
+            if child.starts_with('{') {
                 self.text.push('/');
             }
         }
@@ -215,28 +213,27 @@ impl MetadataTree {
     }
 }
 
-/// The members of an object, in the order of its text.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Self(Vec::new()))
+/// What an array has, or an object: its names and values in turn. The text is JSON.
+fn parts(text: &str) -> Vec<&str> {
+    let mut rest = &text[1..];
+    let mut parts = Vec::new();
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', '\n', '\r', ',', ':']);
+        if rest.is_empty() || rest.starts_with([']', '}']) {
+            return parts;
+        }
+        parts.push(next_value(&mut rest));
     }
 }
 
-impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
-        while let Some(member) = map.next_entry()? {
-            self.0.push(member);
-        }
-        Ok(self)
-    }
+/// Takes the first value of JSON.
+fn next_value<'a>(rest: &mut &'a str) -> &'a str {
+    let text = rest.trim_ascii_start();
+    let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let is_there = values.next().is_some_and(|value| value.is_ok());
+    let (value, after) = text.split_at(if is_there { values.byte_offset() } else { text.len() });
+    *rest = after;
+    value
 }
 
 /// Parses a part of the document `whole`.
@@ -256,7 +253,7 @@ fn parse<'a, T: Deserialize<'a>>(part: &'a str, whole: &str) -> Result<T, Metada
 }
 
 /// Refuses keys that no path or listing can have. They are sorted.
-fn check_keys(members: &[(String, &RawValue)], path: &[String]) -> Result<(), MetadataError> {
+fn check_keys(members: &[(String, &str)], path: &[String]) -> Result<(), MetadataError> {
     for (index, (key, _)) in members.iter().enumerate() {
         let next = members.get(index + 1);
         let (key, parent) = (key.clone(), path.join("/"));
