@@ -276,7 +276,11 @@ impl Listener {
             Errno::BUSY => ListenError::OwnFd(fd),
             e => bad(e.into()),
         })?;
-        Ok(Self::of(socket).map_err(bad)?.opened_by(SocketOpener::Giver(fd)))
+        let listener = Self::of(socket).map_err(bad)?.opened_by(SocketOpener::Giver(fd));
+        if let Self::Listening { socket: Some(socket), .. } = &listener {
+            refuser::enter(fd, socket);
+        }
+        Ok(listener)
     }
 
     /// A unix stream socket that another process has opened: one that listens, or a connection.

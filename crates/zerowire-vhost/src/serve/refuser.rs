@@ -14,14 +14,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-
-use super::start::normal;
 
 /// Connections of a socket that are closed at once, at most, and the pause behind that.
 const AT_ONCE: usize = 128;
@@ -30,16 +29,28 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 16 * 1024;
 
+/// A file, however it is named: its device and inode. A socket holds its own one, so no other file
+/// gets this inode meanwhile.
+type FileId = (u64, u64);
+
+/// Which file a path leads to.
+fn file_id(path: &Path) -> io::Result<FileId> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
 struct Refuser {
     /// By the numbers that they were handed over with.
     sockets: BTreeMap<RawFd, Arc<UnixListener>>,
+    /// The files of these and of those that VMs have, by the same numbers.
+    files: BTreeMap<RawFd, FileId>,
     /// Whether sockets are refused that no VM takes front ends from.
     refuses: bool,
     /// Tells the thread, if it runs, that something is new.
     wake: Option<Arc<OwnedFd>>,
 }
 
-static REFUSER: Mutex<Refuser> = Mutex::new(Refuser { sockets: BTreeMap::new(), refuses: false, wake: None });
+static REFUSER: Mutex<Refuser> =
+    Mutex::new(Refuser { sockets: BTreeMap::new(), files: BTreeMap::new(), refuses: false, wake: None });
 
 fn lock() -> MutexGuard<'static, Refuser> {
     REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -96,6 +107,15 @@ impl Drop for FrontEndRefusal {
     }
 }
 
+/// A socket was handed over with this number. The file at its path is its own by now.
+pub(super) fn enter(number: RawFd, socket: &UnixListener) {
+    let address = socket.local_addr().ok();
+    let file = address.as_ref().and_then(|a| a.as_pathname()).and_then(|path| file_id(path).ok());
+    let mut refuser = lock();
+    refuser.files.remove(&number);
+    refuser.files.extend(file.map(|file| (number, file)));
+}
+
 /// Refuses front ends on the socket that was handed over with this number.
 pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
     let mut refuser = lock();
@@ -125,14 +145,13 @@ pub(super) fn take(number: RawFd) -> Option<io::Result<UnixListener>> {
     lock().take(number)
 }
 
-/// The same of a socket that listens on `path`, with its number.
+/// The same of the socket that `path` leads to, with its number. Its file may have been removed
+/// since, and another one may be there: who connects does not reach this socket then.
 pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> {
+    let there = file_id(path).ok()?;
     let mut refuser = lock();
-    let is_there = |socket: &UnixListener| {
-        let address = socket.local_addr().ok();
-        address.as_ref().and_then(|a| a.as_pathname()).is_some_and(|at| normal(at) == normal(path))
-    };
-    let number = *refuser.sockets.iter().find(|(_, socket)| is_there(socket))?.0;
+    let is_there = |number: &&RawFd| refuser.files.get(number) == Some(&there);
+    let number = *refuser.sockets.keys().find(is_there)?;
     Some((number, refuser.take(number)?))
 }
 
@@ -157,7 +176,14 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::serve::{Endpoint, Listener, SocketAccess};
+    use crate::serve::{Endpoint, ListenError, Listener, SocketAccess};
+
+    /// Front ends are refused in the whole process: the tests take turns.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// A listener on a socket of `path` that its maker keeps, too, and the number of it.
     fn handed(path: &Path) -> (UnixListener, RawFd, Listener) {
@@ -181,6 +207,7 @@ mod tests {
 
     #[test]
     fn a_socket_without_a_vm_refuses_until_another_one_has_it() {
+        let _turn = turn();
         let dir = tempfile::tempdir().expect("a folder");
         let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
         let access = SocketAccess::default();
@@ -212,7 +239,29 @@ mod tests {
         is_refused(&a);
         drop(is_taken(&a, Listener::new(&at_a, &access).expect("it has no VM")));
         is_refused(&a);
+        // By another way to its file as well.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&a, &link).expect("a link");
+        drop(is_taken(&a, Listener::new(&Endpoint::Path(link), &access).expect("it leads there")));
+        is_refused(&a);
         drop(refusal);
         assert!(!refuses(first) && !refuses(second));
+    }
+
+    #[test]
+    fn a_path_that_does_not_lead_to_a_socket_any_more_takes_it_for_no_vm() {
+        let _turn = turn();
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, access) = (dir.path().join("s"), SocketAccess::default());
+        let (at_path, new) = (Endpoint::Path(path.clone()), |at: &Endpoint| Listener::new(at, &access));
+        let _refusal = FrontEndRefusal::begin();
+        let (_kept, number, listener) = handed(&path);
+        drop(listener);
+        std::fs::remove_file(&path).expect("its file");
+        drop(is_taken(&path, new(&at_path).expect("nobody has the path")));
+        let _other = UnixListener::bind(&path).expect("nobody has the path");
+        let taken = new(&at_path);
+        assert!(matches!(taken, Err(ListenError::InUse(_))), "{taken:?}");
+        assert!(refuses(number));
     }
 }
