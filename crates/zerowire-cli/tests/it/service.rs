@@ -89,6 +89,7 @@ fn refuses_until_its_vm_comes_back(sandbox: &str) {
     let args =
         ["net", "--sandbox", sandbox, "--config", &config, "--control", &control.display().to_string()];
     let program = managed(&args, &[("zwsleft", &a), ("zwsgone", &b)], &[]);
+    program.wait_log("control socket at");
     let has = || ask(&control, "GET", "/vms/zwsgone", "").0 == 200;
     let guest = Guest::start(connect(&at_b));
     assert_eq!(ask(&control, "POST", "/vms/zwsgone/drain", "").0, 202);
@@ -128,7 +129,7 @@ fn a_socket_refuses_while_its_vsock_vm_is_away() {
         let [uds, control] = ["host", "control"].map(|name| dir.path().join(name).display().to_string());
         let args = ["vsock", "--sandbox", sandbox, "--cid", "3", "--uds", &uds, "--control", &control];
         let program = managed(&args, &[("s", &socket)], &[]);
-        program.wait_log("listening on descriptor 3");
+        program.wait_log("control socket at");
         let control = Path::new(&control);
         for (method, target, status) in [("DELETE", "/vms/vm0", 204), ("POST", "/vms/vm0/drain", 202)] {
             drop(connect(&at));
