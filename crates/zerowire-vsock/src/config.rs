@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{
-    Endpoint, Listener, Paths, RosterConfig, SocketAccess, StartError, check_names, normal,
-};
+use zerowire_vhost::serve::{Endpoint, Paths, RosterConfig, SocketAccess, StartError, check_names, normal};
 
 use crate::VsockLimits;
 use crate::connector::with_suffix;
@@ -208,12 +206,11 @@ impl VsockConfig {
         Door::ALL.map(|door| with_suffix(&self.uds, door.suffix())).to_vec()
     }
 
-    /// All paths on which sockets are made.
+    /// The paths of all its sockets: of those that are made, and of one that was handed over and
+    /// taken.
     pub fn paths(&self) -> Vec<PathBuf> {
         let mut paths = self.host_paths();
-        if let Endpoint::Path(path) = &self.endpoint {
-            paths.push(path.clone());
-        }
+        paths.extend(self.endpoint.path());
         paths
     }
 }
@@ -261,21 +258,6 @@ pub(super) type VmsCheck = fn(&[&VsockConfig]) -> Result<(), VsockServerError>;
 /// The process that has opened VMs has checked them. Their paths are those of its folder.
 pub(super) fn checked(_: &[&VsockConfig]) -> Result<(), VsockServerError> {
     Ok(())
-}
-
-/// Refuses sockets that were handed over, in the order of their VMs, where a guest's connections
-/// arrive.
-///
-/// # Errors
-/// [`VsockServerError::PathOfPort`].
-pub fn check_handed(configs: &[VsockConfig], handed: &[Option<Listener>]) -> Result<(), VsockServerError> {
-    let mut paths = Paths::default();
-    for (c, listener) in configs.iter().zip(handed) {
-        if let Some(path) = listener.as_ref().and_then(Listener::path) {
-            paths.claim(path, &c.name)?;
-        }
-    }
-    check_ports(&paths, &configs.iter().collect::<Vec<_>>())
 }
 
 /// The VMs by their ends on the host.

@@ -40,7 +40,7 @@ mod table;
 mod threads;
 mod vm;
 
-pub use config::{DEFAULT_GROUP, VsockConfig, check_handed, check_vms, group_sets};
+pub use config::{DEFAULT_GROUP, VsockConfig, check_vms, group_sets};
 pub use connector::{HostKeeper, HostQuestion, OwnEntry, OwnSockets, PathConnector};
 pub use counters::{KickTotals, LimitTotals, VsockCounters, VsockTotals};
 pub use doors::HostSockets;

@@ -14,7 +14,7 @@ use zerowire_vhost::serve::{
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
-use crate::config::{VmsCheck, VsockConfig, check, check_handed, checked, connected_order};
+use crate::config::{VmsCheck, VsockConfig, check, checked, connected_order};
 use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, OwnSockets, PathConnector};
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
@@ -85,10 +85,9 @@ impl Prepared {
             None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
         // All of its sockets are there: none of them is a host program's.
-        let paths: Vec<_> = config.paths().into_iter().chain(listener.path()).collect();
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
         Ok(Self {
-            own: Some(own.enter(&paths)),
+            own: Some(own.enter(&config.paths())),
             ..Self::new(config, host, listener, interface(capture, config))
         })
     }
@@ -250,7 +249,8 @@ impl VsockServer {
         let server = Self::empty_captured(capture, own);
         server.enter(&mut configs, check)?;
         let mut inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        check_handed(&configs, &inherited)?;
+        // The paths of sockets that were handed over are known by now.
+        check(&configs.iter().collect::<Vec<_>>())?;
         for i in connected_order(&configs, &[]) {
             server.parts.open(&configs[i], inherited[i].take())?;
         }

@@ -144,6 +144,41 @@ fn a_socket_refuses_while_its_vsock_vm_is_away() {
     }
 }
 
+/// The next start would refuse such a file.
+#[test]
+fn a_reload_puts_no_guests_port_on_a_handed_over_socket() {
+    for sandbox in ["off", "on"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = listener(dir.path(), "x_22");
+        let vm = |name: &str, cid: u32, uds: &str| {
+            let [socket, uds] = [format!("{name}.unused"), uds.to_owned()]
+                .map(|at| dir.path().join(at).display().to_string());
+            format!(
+                "[[vm]]\nname = '{name}'\n[vm.vsock]\nsocket = '{socket}'\ncid = {cid}\nuds = '{uds}'\ngroups = ['{name}']\n"
+            )
+        };
+        let (has_socket, has_port) = (vm("a", 3, "a"), vm("b", 4, "x"));
+        let file = dir.path().join("vms.toml");
+        let write = |vms: &[&str]| std::fs::write(&file, vms.concat()).expect("a file");
+        write(&[&has_socket]);
+        let args = ["vsock", "--sandbox", sandbox, "--config", &file.display().to_string()];
+        let program = managed(&args, &[("a", &socket)], &[]);
+        program.wait_log("a: listening on descriptor 3");
+        let is_refused = |times: usize| {
+            write(&[&has_socket, &has_port]);
+            program.signal(libc::SIGHUP);
+            wait_until("it is refused", || program.log().matches("nothing has changed").count() == times);
+        };
+        is_refused(1);
+        write(&[&has_port]);
+        program.signal(libc::SIGHUP);
+        program.wait_log("added: b; removed: a");
+        is_refused(2);
+        assert_eq!(program.log().matches("VM b's guest to port 22").count(), 2, "{}", program.log());
+        program.stop();
+    }
+}
+
 #[test]
 fn a_single_vm_has_the_single_socket_and_keeps_it_for_the_next_front_end() {
     in_netns(|| {

@@ -33,6 +33,14 @@ impl Endpoint {
     pub fn of(socket: impl Into<OwnedFd>) -> Self {
         Self::Fd(zerowire_sys::fd::give_up(socket.into()))
     }
+
+    /// Where it is. A descriptor's name is known as soon as a server has taken it, if it has one.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Path(path) => Some(path.clone()),
+            Self::Fd(number) => refuser::path(*number),
+        }
+    }
 }
 
 impl std::fmt::Display for Endpoint {
@@ -235,16 +243,6 @@ impl Listener {
     fn again(fd: RawFd, socket: io::Result<UnixListener>) -> Result<Self, ListenError> {
         let socket = socket.map_err(|cause| ListenError::BadFd { fd, cause })?;
         Ok(Self::Listening { opener: Some(SocketOpener::Giver(fd)), socket: Some(socket) })
-    }
-
-    /// Where an inherited socket listens, if its file has a name.
-    pub fn path(&self) -> Option<PathBuf> {
-        match self {
-            Self::Listening { socket: Some(socket), opener: None | Some(SocketOpener::Giver(_)) } => {
-                socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
-            }
-            _ => None,
-        }
     }
 
     /// Takes a descriptor that this process was started with, or that [`Endpoint::of`] has given

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,11 +38,18 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
 
+/// Where a socket listens that was handed over.
+struct HandedName {
+    path: PathBuf,
+    /// None: nothing is there, as far as this process sees.
+    file: Option<FileId>,
+}
+
 struct Refuser {
     /// By the numbers that they were handed over with.
     sockets: BTreeMap<RawFd, Arc<UnixListener>>,
-    /// The files of these and of those that VMs have, by the same numbers.
-    files: BTreeMap<RawFd, FileId>,
+    /// The names of these and of those that VMs have, by the same numbers.
+    names: BTreeMap<RawFd, HandedName>,
     /// Whether sockets are refused that no VM takes front ends from.
     refuses: bool,
     /// Tells the thread, if it runs, that something is new.
@@ -50,7 +57,7 @@ struct Refuser {
 }
 
 static REFUSER: Mutex<Refuser> =
-    Mutex::new(Refuser { sockets: BTreeMap::new(), files: BTreeMap::new(), refuses: false, wake: None });
+    Mutex::new(Refuser { sockets: BTreeMap::new(), names: BTreeMap::new(), refuses: false, wake: None });
 
 fn lock() -> MutexGuard<'static, Refuser> {
     REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,17 +116,23 @@ impl Drop for FrontEndRefusal {
 
 /// A socket was handed over with this number. The file at its path is its own by now.
 pub(super) fn enter(number: RawFd, socket: &UnixListener) {
-    let address = socket.local_addr().ok();
-    let file = address.as_ref().and_then(|a| a.as_pathname()).and_then(|path| file_id(path).ok());
+    let path = socket.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
+    let name = path.map(|path| HandedName { file: file_id(&path).ok(), path });
     let mut refuser = lock();
-    refuser.files.remove(&number);
-    refuser.files.extend(file.map(|file| (number, file)));
+    refuser.names.remove(&number);
+    refuser.names.extend(name.map(|name| (number, name)));
+}
+
+/// Where the socket listens that was handed over with this number, if it has a name.
+pub(super) fn path(number: RawFd) -> Option<PathBuf> {
+    lock().names.get(&number).map(|name| name.path.clone())
 }
 
 /// Refuses front ends on the socket that was handed over with this number.
 pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
     let mut refuser = lock();
     if !refuser.refuses {
+        refuser.names.remove(&number);
         return;
     }
     let begun = socket.and_then(|socket| {
@@ -150,7 +163,7 @@ pub(super) fn take(number: RawFd) -> Option<io::Result<UnixListener>> {
 pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> {
     let there = file_id(path).ok()?;
     let mut refuser = lock();
-    let is_there = |number: &&RawFd| refuser.files.get(number) == Some(&there);
+    let is_there = |number: &&RawFd| refuser.names.get(number).is_some_and(|name| name.file == Some(there));
     let number = *refuser.sockets.keys().find(is_there)?;
     Some((number, refuser.take(number)?))
 }

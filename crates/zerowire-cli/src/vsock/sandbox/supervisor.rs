@@ -15,7 +15,7 @@ use zerowire_confine::Owner;
 use zerowire_vhost::serve::{ListenError, Listener, StartError, VmFleet, VmTurn, inherit};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
-    VsockServerStats, VsockVmInfo, VsockVmStats, check_handed, check_vms, group_sets,
+    VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
 };
 
 use super::changes::{CaptureChange, JoinRefusal};
@@ -49,7 +49,8 @@ impl VsockSupervisor {
     ) -> Result<Self, VsockServerError> {
         check_vms(&mut configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        check_handed(&configs, &inherited)?;
+        // The paths of sockets that were handed over are known by now.
+        check_vms(&mut configs)?;
         let roster = Arc::new(VsockRoster::new(capture.clone()));
         let (log, cpu) = (log.to_owned(), CpuSum::default());
         let common = GroupCommon { owner, log, roster: Arc::downgrade(&roster), cpu };

@@ -39,8 +39,7 @@ impl OpenVsock {
         sockets: HostSockets,
         own: &OwnSockets,
     ) -> Self {
-        let paths: Vec<_> = config.paths().into_iter().chain(listener.path()).collect();
-        Self { listener, sockets, _own: own.enter(&paths) }
+        Self { listener, sockets, _own: own.enter(&config.paths()) }
     }
 }
 
