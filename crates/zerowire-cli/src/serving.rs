@@ -62,20 +62,22 @@ pub fn block_signals() -> Result<Signals> {
 /// Serves until SIGTERM or SIGINT comes, and tells the service manager how the server fares:
 /// SIGUSR1 prints statistics, as the end does, and SIGHUP has the configuration read again. A
 /// program that is not `lasting` (a connection was handed over to it, and there will be no other)
-/// also ends when the server is not alive any more. `doors` close first.
+/// also ends when the server is not alive any more. `open` opens the doors, which close first.
 pub fn serve<F: VmFleet + Captured + ?Sized>(
     signals: &Signals,
     lasting: bool,
     server: &Arc<F>,
-    doors: Vec<Service>,
+    open: impl FnOnce() -> Result<Vec<Service>>,
     mut printer: Printer,
     wording: impl Fn(&ServerStats<F::Stats>) -> Result<String>,
     mut reload: impl FnMut(),
 ) -> Result<ExitCode> {
+    // Before somebody can remove a VM.
+    let refusal = FrontEndRefusal::begin();
+    let doors = open()?;
     let mut manager = Notifier::from_environment();
     let patience = (!lasting).then_some(TICK).into_iter().chain(manager.patience()).min();
     manager.ready(server);
-    let refusal = FrontEndRefusal::begin();
     loop {
         match signals.wait(patience).context("waiting for signals failed")? {
             Some(libc::SIGUSR1) => printer.print(wording(&server.stats())),
@@ -152,4 +154,36 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     // To raise the soft limit up to the hard one is always allowed.
     let _ = setrlimit(Resource::Nofile, limit);
     limit.maximum
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use zerowire_vhost::serve::Endpoint;
+    use zerowire_vsock::{VsockConfig, VsockFleet, VsockServer};
+
+    use super::*;
+    use crate::printer::PrintTarget;
+
+    #[test]
+    fn a_socket_without_a_vm_refuses_as_soon_as_somebody_can_remove_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [path, uds] = ["s", "u"].map(|name| dir.path().join(name));
+        let kept = UnixListener::bind(&path).expect("a socket");
+        let endpoint = Endpoint::of(kept.try_clone().expect("a copy"));
+        let server = VsockServer::start(vec![VsockConfig::new("a", endpoint, 3, uds)]);
+        let server: Arc<dyn VsockFleet> = Arc::new(server.expect("a server"));
+        let open = || {
+            server.remove("a").expect("it runs");
+            let mut front_end = UnixStream::connect(&path).expect("its maker has it");
+            front_end.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+            assert_eq!(front_end.read(&mut [0]).ok(), Some(0), "it ends");
+            bail!("there are no doors")
+        };
+        let (signals, printer) = (block_signals().expect("signals"), Printer::to(PrintTarget::Stdout));
+        let ended = serve(&signals, true, &server, open, printer, |_| Ok(String::new()), || {});
+        assert_eq!(ended.map_err(|e| e.to_string()).err().as_deref(), Some("there are no doors"));
+    }
 }

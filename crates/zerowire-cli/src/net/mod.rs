@@ -282,10 +282,10 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         Arc::new(server.map_err(refused)?)
     };
     let managed = Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
-    let doors = args.control.start(args.control.bind()?, &managed)?;
+    let open = || args.control.start(args.control.bind()?, &managed);
     let wording = |stats: &_| serving::wording(stats, args.json, report::table);
     let printer = args.pcap.printer();
-    serving::serve(&signals, lasting, &server, doors, printer, wording, || {
+    serving::serve(&signals, lasting, &server, open, printer, wording, || {
         reload::reload(&mut reload, &*server, managed.turn(), &args);
     })
 }

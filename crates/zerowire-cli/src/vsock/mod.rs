@@ -153,10 +153,10 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     };
     start::tell(&*server, &names, limit);
     let managed = Arc::new(manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir()));
-    let doors = args.control.start(control, &managed)?;
+    let open = || args.control.start(control, &managed);
     let wording = |stats: &_| serving::wording(stats, args.json, report::table);
     let printer = args.pcap.printer();
-    serving::serve(&signals, lasting, &server, doors, printer, wording, || {
+    serving::serve(&signals, lasting, &server, open, printer, wording, || {
         read_again(&args, &mut reload, &*server, managed.turn(), limit);
     })
 }
