@@ -94,10 +94,12 @@ pub fn serve<F: VmFleet + Captured + ?Sized>(
     }
     manager.stopping();
     drop(doors);
+    manager.tell_unsent();
     let stats = server.stats();
     // Front ends that connect from now on wait for the next process.
     drop(refusal);
     server.stop();
+    manager.tell_unsent();
     pcap::finish(server.capture().as_ref());
     Ok(printer.finish(wording(&stats)?))
 }

@@ -9,7 +9,8 @@
 //! them, and tells the manager only if all have answered since it asked last. A manager that hears
 //! nothing for the time that it allows (WATCHDOG_USEC) ends the service and starts it anew.
 //!
-//! The manager's socket may be full. What it must hear waits for the next turn, in its order.
+//! The manager's socket may be full. What it must hear waits for the next turn, in its order. At
+//! the end it is tried again when the doors are closed, and when the VMs are stopped.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -109,6 +110,13 @@ impl Notifier {
     pub fn stopping(&mut self) {
         if let Some(manager) = &mut self.0 {
             manager.tell("STOPPING=1".to_owned());
+        }
+    }
+
+    /// Tells what waits.
+    pub fn tell_unsent(&mut self) {
+        if let Some(manager) = &mut self.0 {
+            manager.tell_unsent();
         }
     }
 

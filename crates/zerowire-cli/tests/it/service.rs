@@ -332,6 +332,16 @@ fn a_manager_whose_socket_was_full_hears_the_news_later() {
             let told = news();
             assert!(told.starts_with(begin), "{told}");
         }
+        fill();
+        let frozen = Frozen::thread(child(&program), "zwsfull-ctl");
+        program.signal(libc::SIGTERM);
+        program.wait_log("the service manager can't be told 'STOPPING=1'");
+        // The end waits for the VM.
+        let mut told = manager.drain();
+        drop(frozen);
+        while told.last().is_none_or(|text| text != "STOPPING=1") {
+            told.push(manager.next());
+        }
         drop(guest);
         program.stop();
     });
