@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
+use tracing::Level;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_ETHERNET};
 use zerowire_metadata::{MetadataTree, TokenPolicy};
 use zerowire_vhost::limit::Limits;
@@ -322,10 +323,9 @@ impl Backing for VmContext {
         self.port.begin();
         // With link=follow the guest sees it, and the log has it already.
         if self.shared.link.is_none()
-            && !self.control.is_quiet()
             && let Some(why) = self.port.link_state().problem(&self.port.interface())
         {
-            tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);
+            self.control.log(Level::WARN, format!("{why}: the guest's frames go nowhere"));
         }
         Box::new(NetDevice::new(self))
     }

@@ -4,17 +4,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use tracing::Level;
 
 use super::admission::Admission;
 use super::device::Device;
 use super::listen::Listener;
 use super::orders::{Order, Orders};
 use super::seat;
+use super::visits::VisitLines;
 use super::watch::SessionWatch;
 use crate::session::SessionImage;
 
@@ -48,8 +50,7 @@ pub struct Control {
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub status: AtomicU64,
     stop: AtomicBool,
-    /// True: its front end comes like those before it, of which the log has heard.
-    quiet: AtomicBool,
+    lines: Mutex<VisitLines>,
     /// Its front end is the last one.
     draining: AtomicBool,
     /// How often the thread was asked for a sign of life.
@@ -85,7 +86,7 @@ impl Control {
             protocol_features: AtomicU64::new(0),
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            quiet: AtomicBool::new(false),
+            lines: Mutex::default(),
             draining: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -135,13 +136,14 @@ impl Control {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether the log has heard of front ends like the present one, and hears nothing of it.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet.load(Ordering::Relaxed)
+    /// A line of the log about the present front end. It waits while that one comes like those
+    /// before it, of which the log has heard: until it stays, or leaves otherwise than they did.
+    pub fn log(&self, level: Level, text: String) {
+        self.lines().add(&self.name, level, text);
     }
 
-    pub(super) fn set_quiet(&self, quiet: bool) {
-        self.quiet.store(quiet, Ordering::Relaxed);
+    pub(super) fn lines(&self) -> MutexGuard<'_, VisitLines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether [`Self::drain`] was called.

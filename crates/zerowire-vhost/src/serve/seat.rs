@@ -10,6 +10,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use tracing::Level;
 use zerowire_vhost_user::{Message, MessageSocket, Request, WireError};
 
 use super::admission::Admission;
@@ -18,7 +19,7 @@ use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
 use super::pace::{Pace, Progress};
-use super::visits::{VisitEnd, Visits};
+use super::visits::{VisitEnd, Visits, write};
 use super::watch::WatchedSession;
 use crate::session::{Session, SessionError, SessionImage};
 
@@ -47,7 +48,6 @@ pub(super) fn run(
         if let Some((session, connection)) = seat.take_up() {
             tracing::info!("{}: goes on with the session of a process before", control.name);
             seat.visits.go_on();
-            control.set_quiet(false);
             seat.serve(session, connection, None);
         } else if seat.away {
             sleep(control, None, None, None);
@@ -175,10 +175,8 @@ impl<'a> Seat<'a> {
         match self.listener.accept() {
             Ok(stream) => {
                 let stream = stream?;
-                control.set_quiet(!self.visits.begin(Instant::now()));
-                if !control.is_quiet() {
-                    tracing::info!("{}: {CONNECTED}", control.name);
-                }
+                control.lines().begin(!self.visits.begin(Instant::now()));
+                control.log(Level::INFO, "front end connected".to_owned());
                 match stream.set_nonblocking(true) {
                     Ok(()) => return Some(stream),
                     Err(e) => tracing::error!("{}: {e}", control.name),
@@ -242,8 +240,12 @@ impl<'a> Seat<'a> {
         drop(connection);
         match end {
             End::Closed(how) => self.report_end(how),
-            End::HandedOver(image, reply) => self.give(image, reply),
+            End::HandedOver(image, reply) => {
+                control.lines().tell(&control.name);
+                self.give(image, reply);
+            }
         }
+        control.lines().begin(false);
         if let Some(queues) = queues {
             let text = format!(
                 "front ends leave before they set up a queue. They may want more: there are {queues}. Or their guest has features \
@@ -269,22 +271,22 @@ impl<'a> Seat<'a> {
     /// A connection has ended.
     fn report_end(&mut self, how: Result<&'static str, SessionError>) {
         let control = self.vm.control();
-        let (text, is_error) = match how {
-            Ok(why) => (why.to_owned(), false),
-            Err(e) => (e.to_string(), true),
+        let (text, level) = match how {
+            Ok(why) => (why.to_owned(), Level::INFO),
+            Err(e) => (e.to_string(), Level::ERROR),
         };
-        let next = match self.visits.end(&text, Instant::now()) {
+        let mut lines = control.lines();
+        let next = match self.visits.end(&(lines.texts() + &text), Instant::now()) {
             VisitEnd::Told => Some(""),
             VisitEnd::ToldLast => Some("; the next ones like this are told of once a minute"),
             VisitEnd::Untold => None,
         };
-        let name = &control.name;
-        match next {
-            Some(next) if is_error => tracing::error!("{name}: connection ended: {text}{next}"),
-            Some(next) => tracing::info!("{name}: connection ended: {text}{next}"),
-            None => {}
+        if let Some(next) = next {
+            lines.tell(&control.name);
+            write(&control.name, level, &format!("connection ended: {text}{next}"));
         }
-        if is_error {
+        drop(lines);
+        if level == Level::ERROR {
             self.vm.set_error(text);
             control.connection_errors.fetch_add(1, Ordering::Release);
         }
@@ -383,8 +385,7 @@ impl<'a> Seat<'a> {
                 Err(SessionError::Wire(WireError::WouldBlock)) => {
                     watched.settle(session, connection);
                     if self.visits.stays(Instant::now()) {
-                        control.set_quiet(false);
-                        tracing::info!("{}: {CONNECTED}", control.name);
+                        control.lines().tell(&control.name);
                     }
                     let link = self.link.as_deref();
                     let left = first.map(|at| at.saturating_duration_since(Instant::now()));
@@ -409,9 +410,6 @@ const UNCLOSED: &str =
 /// A file came where a socket or a pipe is expected.
 const FOREIGN: &str =
     "its descriptor is of a file system that may never answer: use a pipe, a socket or a memfd";
-
-/// What the log says of a front end that it hears of.
-const CONNECTED: &str = "front end connected";
 
 /// Why most sessions end.
 const LEFT: &str = "front end left";

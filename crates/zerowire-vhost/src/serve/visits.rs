@@ -1,11 +1,14 @@
 //! Which front ends the log hears of. One that is refused, or lacks what it wants, comes again and
 //! again for good.
 //!
-//! A visit is short if it ends at once. Of short ones in a row that end in the same way, the log
-//! hears of the first ones, and then of one a minute. It hears of one that stays as soon as that is
-//! longer than a short visit.
+//! A visit is short if it ends at once. Of short ones in a row in which the same was refused and
+//! that end in the same way, the log hears of the first ones, and then of one a minute. The lines
+//! of another one wait. The log hears them as soon as that is longer than a short visit, or ends
+//! otherwise than those before it.
 
 use std::time::{Duration, Instant};
+
+use tracing::Level;
 
 use super::pace::TELLING;
 use crate::news::News;
@@ -13,7 +16,10 @@ use crate::news::News;
 /// Longer visits are not short.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What the log hears of a visit's end.
+/// Lines of a visit that can wait, and that are compared. Further ones are written at once.
+const LINES: usize = 8;
+
+/// What a visit's end says to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VisitEnd {
     /// It.
@@ -31,10 +37,10 @@ pub(super) struct Visits {
     began: Option<Instant>,
     /// True: the log has not heard of the present one.
     untold: bool,
-    /// Short ones in a row that ended in the same way.
+    /// Short ones in a row that were alike.
     alike: u32,
-    /// The way in which they ended.
-    end: String,
+    /// What was refused in them, and how they ended.
+    how: String,
     news: News,
 }
 
@@ -66,12 +72,12 @@ impl Visits {
         stays
     }
 
-    /// The present one ends.
+    /// The present one ends: `how` has its lines and its end.
     pub(super) fn end(&mut self, how: &str, now: Instant) -> VisitEnd {
         let is_short = self.began.is_some_and(|began| now.saturating_duration_since(began) < SHORT);
-        let is_alike = is_short && self.alike > 0 && self.end == how;
+        let is_alike = is_short && self.alike > 0 && self.how == how;
         if !is_alike {
-            (self.alike, self.end) = (0, how.to_owned());
+            (self.alike, self.how) = (0, how.to_owned());
         }
         self.alike = if is_short { self.alike.saturating_add(1) } else { 0 };
         match (is_alike && self.untold, self.alike == TELLING) {
@@ -79,6 +85,53 @@ impl Visits {
             (false, true) => VisitEnd::ToldLast,
             (false, false) => VisitEnd::Told,
         }
+    }
+}
+
+/// What the log has to hear of the present visit.
+#[derive(Debug, Default)]
+pub(super) struct VisitLines {
+    /// True: they are not written yet.
+    wait: bool,
+    /// The first ones that differ.
+    first: Vec<(Level, String)>,
+}
+
+impl VisitLines {
+    /// Those of another visit.
+    pub(super) fn begin(&mut self, wait: bool) {
+        *self = Self { wait, first: Vec::new() };
+    }
+
+    pub(super) fn add(&mut self, name: &str, level: Level, text: String) {
+        let is_new = self.first.iter().all(|(_, line)| *line != text);
+        let has_room = self.first.len() < LINES;
+        if !self.wait || (is_new && !has_room) {
+            write(name, level, &text);
+        }
+        if is_new && has_room {
+            self.first.push((level, text));
+        }
+    }
+
+    /// Writes those that wait, and lets none wait any more.
+    pub(super) fn tell(&mut self, name: &str) {
+        if std::mem::take(&mut self.wait) {
+            self.first.iter().for_each(|(level, text)| write(name, *level, text));
+        }
+    }
+
+    /// What visits are compared by.
+    pub(super) fn texts(&self) -> String {
+        self.first.iter().map(|(_, text)| format!("{text}\n")).collect()
+    }
+}
+
+pub(super) fn write(name: &str, level: Level, text: &str) {
+    match level {
+        Level::ERROR => tracing::error!("{name}: {text}"),
+        Level::WARN => tracing::warn!("{name}: {text}"),
+        _ => tracing::info!("{name}: {text}"),
     }
 }
 

@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use thiserror::Error;
+use tracing::Level;
 use zerowire_vhost_user::{LogRegion, Message, MessageSocket, Request, WireError, protocol as p};
 
 use crate::memory::MAX_REGIONS;
@@ -159,10 +160,7 @@ impl<'a> Session<'a> {
     }
 
     fn report_refusal(&self, request: &str, text: &str) {
-        let control = self.vm.control();
-        if !control.is_quiet() {
-            tracing::error!("{}: {request} refused: {text}", control.name);
-        }
+        self.vm.control().log(Level::ERROR, format!("{request} refused: {text}"));
         self.vm.set_error(format!("{request}: {text}"));
     }
 
