@@ -71,6 +71,11 @@ impl Defaults {
             .postcopy(self.postcopy)
     }
 
+    /// Whether a VM that names no metadata has some.
+    pub(super) fn have_metadata(&self) -> bool {
+        self.metadata.is_some()
+    }
+
     /// A VM of the file, of `--vm` or of the control socket.
     pub(super) fn vm(&self, name: &str, net: file::Net) -> Result<VmConfig, WrongKey> {
         let keys = ["socket-owner", "socket-group", "socket-mode"];

@@ -67,9 +67,11 @@ impl Manage for Managed {
 
     fn change(&self, name: &str, mut vm: Net, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
         let now = self.config(name)?;
-        let has_socket = vm.socket == table_of(&now).socket;
-        if now.metadata.is_some() && vm.metadata.is_none() {
-            // What it has had goes with them.
+        let before = table_of(&now);
+        let has_socket = vm.socket == before.socket;
+        let has_metadata = vm.metadata.is_some() || self.defaults.have_metadata();
+        if !has_metadata && vm.metadata_token == before.metadata_token {
+            // It goes with the metadata; another one has been asked for.
             vm.metadata_token = None;
         }
         let mut wanted = self.defaults.vm(name, vm)?;

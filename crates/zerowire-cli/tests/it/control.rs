@@ -125,6 +125,50 @@ fn metadata_change_while_the_guest_runs() {
     });
 }
 
+/// What a VM says of tokens goes with its metadata, unless the command line's stand in for them.
+#[test]
+fn a_token_policy_stays_while_there_are_metadata() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [all, own] = ["all.json", "own.json"].map(|name| dir.path().join(name).display().to_string());
+        for path in [&all, &own] {
+            std::fs::write(path, "{}").expect("a file");
+        }
+        let add = |args: &[&str]| {
+            let server = Controlled::start(args);
+            let mut vm: Value = serde_json::from_str(&server.vm("zwtok")).expect("JSON");
+            (vm["metadata"], vm["metadata-token"]) = (own.clone().into(), "required".into());
+            assert_eq!(server.ask("PUT", "/vms/zwtok", &vm.to_string()).0, 201);
+            server
+        };
+        let change = |server: &Controlled, target: &str, patch: &str| {
+            let (status, text) = server.ask("PATCH", target, patch);
+            let config = &server.json("/vms/zwtok")["config"];
+            let words = ["metadata", "metadata-token"].map(|key| config[key].as_str().map(str::to_owned));
+            (status, words, text)
+        };
+        let now = |file: &str, token: &str| [Some(file.to_owned()), Some(token.to_owned())];
+        let (here, anew) = ("/vms/zwtok", "/vms/zwtok?reconnect");
+        let optional = "{\"metadata\": null, \"metadata-token\": \"optional\"}";
+
+        let server = add(&["--metadata", &all, "--metadata-token", "optional"]);
+        let (status, words, text) = change(&server, here, "{\"metadata\": null}");
+        assert_eq!((status, words), (200, now(&all, "required")), "{text}");
+        let required = "{\"metadata\": null, \"metadata-token\": \"required\"}";
+        for (patch, token) in [(optional, "optional"), (required, "required")] {
+            let (status, words, text) = change(&server, anew, patch);
+            assert_eq!((status, words), (200, now(&all, token)), "{text}");
+        }
+        server.program.stop();
+
+        let server = add(&[]);
+        let (status, words, text) = change(&server, anew, optional);
+        assert_eq!((status, words), (400, now(&own, "required")), "{text}");
+        let (status, words, text) = change(&server, anew, "{\"metadata\": null}");
+        assert_eq!((status, words), (200, [None, None]), "{text}");
+    });
+}
+
 #[test]
 fn a_guard_changes_while_the_guest_runs_and_the_next_process_has_it() {
     for sandbox in ["on", "off"] {
