@@ -4,12 +4,13 @@
 //! that VM's rate. So a child that was taken over writes neither in the name of a VM that it does
 //! not serve, or has just let go, nor faster than it may.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::lock;
 
@@ -19,6 +20,12 @@ const LINE_BYTES: usize = 4096;
 /// How long the socket waits behind a piece: of a child that writes as fast as it can, 100 pieces
 /// are read in a second, 400 KB at most.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a VM that has left may be named: what the child said of it may not be read yet.
+const LEFT: Duration = Duration::from_secs(10);
+
+/// VMs at most that have left and may be named.
+const MOST_LEFT: usize = 1024;
 
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
@@ -30,21 +37,24 @@ pub(crate) struct VmNames(Arc<Mutex<NameLists>>);
 #[derive(Default)]
 struct NameLists {
     now: Vec<String>,
-    /// Those before the last change: what the child said of them may not be read yet.
-    before: Vec<String>,
+    /// Those that have left, and when.
+    left: VecDeque<(String, Instant)>,
 }
 
 impl VmNames {
     /// These for now.
     pub(crate) fn of(names: impl IntoIterator<Item = String>) -> Self {
         let now = names.into_iter().collect();
-        Self(Arc::new(Mutex::new(NameLists { now, before: Vec::new() })))
+        Self(Arc::new(Mutex::new(NameLists { now, left: VecDeque::new() })))
     }
 
     /// These from now on.
-    pub(crate) fn set(&self, names: impl Iterator<Item = String>) {
-        let lists = &mut *lock(&self.0);
-        lists.before = std::mem::replace(&mut lists.now, names.collect());
+    pub(crate) fn set(&self, names: impl Iterator<Item = String>, at: Instant) {
+        let NameLists { now, left } = &mut *lock(&self.0);
+        let before = std::mem::replace(now, names.collect());
+        left.retain(|(_, then)| may_be_named(*then, at));
+        left.extend(before.into_iter().filter(|name| !now.contains(name)).map(|name| (name, at)));
+        left.drain(..left.len().saturating_sub(MOST_LEFT));
     }
 
     /// The first one.
@@ -58,10 +68,16 @@ impl VmNames {
     }
 
     /// All whose lines the child writes.
-    fn of_lines(&self) -> Vec<String> {
+    fn of_lines(&self, at: Instant) -> Vec<String> {
         let lists = lock(&self.0);
-        lists.now.iter().chain(&lists.before).cloned().collect()
+        let left = lists.left.iter().filter(|(_, then)| may_be_named(*then, at)).map(|(name, _)| name);
+        lists.now.iter().chain(left).cloned().collect()
     }
+}
+
+/// Whether a VM that left `then` may be named `at` this time.
+fn may_be_named(then: Instant, at: Instant) -> bool {
+    at.saturating_duration_since(then) < LEFT
 }
 
 /// The log of a child. Dropping it ends it behind what was written, whoever has the child's end by
@@ -92,10 +108,10 @@ fn relay(vms: VmNames, mut pipe: impl Read + Send + 'static) {
         let mut lines = Lines::default();
         let mut buffer = [0; LINE_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            lines.take(&buffer[..count], |line| log(&vms.of_lines(), line));
+            lines.take(&buffer[..count], |line| log(&vms.of_lines(Instant::now()), line));
             std::thread::sleep(PAUSE);
         }
-        lines.finish(|line| log(&vms.of_lines(), line));
+        lines.finish(|line| log(&vms.of_lines(Instant::now()), line));
     });
     if let Err(e) = started {
         tracing::error!("{name}: no thread for its log: {e}");
@@ -175,19 +191,30 @@ mod tests {
     #[test]
     fn a_line_is_of_a_vm_that_has_just_left() {
         let names = VmNames::of(["a".to_owned(), "b".to_owned()]);
-        for (left, lines) in [
-            (&["a"][..], ["INFO b: removed", "ERROR a: panicked"]),
-            (&[], ["INFO a: removed", "ERROR a: panicked"]),
+        let start = Instant::now();
+        for (at, now, lines) in [
+            (0, &["a"][..], ["INFO a: connected", "INFO b: removed", "ERROR a: panicked"]),
+            // Another one comes, and leaves.
+            (1, &["a", "c"], ["INFO c: connected", "INFO b: removed", "ERROR a: panicked"]),
+            (2, &["a"], ["INFO c: removed", "INFO b: removed", "ERROR a: panicked"]),
+            (3, &[], ["INFO c: removed", "INFO b: removed", "INFO a: removed"]),
         ] {
-            names.set(left.iter().map(|name| (*name).to_owned()));
-            let vms = names.of_lines();
+            let at = start + Duration::from_secs(at);
+            names.set(now.iter().map(|name| (*name).to_owned()), at);
+            let vms = names.of_lines(at);
             let said = lines.map(|line| {
                 let (level, vm, text) = parts(&vms, line.as_bytes());
                 format!("{level} {vm}: {text}")
             });
             assert_eq!(said, lines);
-            assert_eq!(names.all(), left);
+            assert_eq!(names.all(), now);
         }
+        assert_eq!(names.of_lines(start + LEFT), ["c", "a"]);
+        for n in 0..=MOST_LEFT {
+            names.set([n.to_string()].into_iter(), start);
+        }
+        let named = names.of_lines(start);
+        assert_eq!((named.len(), named[1].as_str()), (1 + MOST_LEFT, "0"));
     }
 
     /// One byte at a time, and a word at the end.

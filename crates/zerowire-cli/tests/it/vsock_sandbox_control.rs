@@ -86,6 +86,26 @@ fn vms_join_the_process_of_their_groups_and_leave_it() {
     assert!(!log.contains("ERROR"), "{log}");
 }
 
+/// Of its VM, whether its process or the supervisor says it.
+#[test]
+fn a_removal_is_one_line_of_the_log() {
+    let server = start(&[]);
+    let vms = ["a", "b", "c", "d"];
+    for (name, cid) in vms.iter().zip(3..) {
+        add(&server, name, cid, &["x"]);
+    }
+    vms.iter().rev().for_each(|name| remove(&server, name));
+    let removed = |log: &str| {
+        let mut lines: Vec<_> =
+            log.lines().filter(|line| line.contains("removed")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    wait_until("the log has it", || removed(&server.program.log()).len() >= vms.len());
+    let (_, log) = server.program.stop();
+    assert_eq!(removed(&log), vms.map(|name| format!(" INFO {name}: removed")), "{log}");
+}
+
 /// Each with a process of its own.
 #[test]
 fn a_vm_is_added_within_20_ms() {

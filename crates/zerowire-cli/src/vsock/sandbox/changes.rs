@@ -145,8 +145,9 @@ impl Keeper<VsockGroup> {
         Ok(self.ask(members, |number| VmChange::Add(number, setup), fds))
     }
 
-    /// Has the child let a VM go, or end behind the last one. Its sockets are closed then.
-    pub(super) fn leave(&self, vm: &KeptVsock) {
+    /// Has the child let a VM go, or end behind the last one. Its sockets are closed then. Returns
+    /// whether the child has let it go, and has said so to the log.
+    pub(super) fn leave(&self, vm: &KeptVsock) -> bool {
         let name = &vm.config.name;
         let asked = {
             let mut members = lock(&self.charge.members);
@@ -156,20 +157,23 @@ impl Keeper<VsockGroup> {
             let (patience, remove) = (members.patience(), |number| VmChange::Remove(number, vm.number));
             link.map(|link| (self.ask(&mut members, remove, Vec::new()), link, patience))
         };
-        if let Some((asked, link, patience)) = asked {
+        let goes = asked.is_some_and(|(asked, link, patience)| {
             let asked = asked.and_then(|remove| remove.send(Instant::now()).ok().flatten());
             let answer = asked.and_then(|question| question.answer(Instant::now() + patience));
+            let goes = matches!(answer, Some(GroupWord::Changed(_, None)));
             let runs = self.link().is_some_and(|now| Arc::ptr_eq(&now, &link));
-            if runs && !matches!(answer, Some(GroupWord::Changed(_, None))) {
+            if runs && !goes {
                 tracing::error!("{name}: its process does not let it go, and is ended");
                 link.close();
             }
-        }
+            goes
+        });
         self.charge.take_out(|other| other.number == vm.number);
         if self.charge.is_over() {
             self.stop();
         }
         vm.close(Instant::now() + PATIENCE);
+        goes
     }
 
     /// The present front end of a VM is the last one.

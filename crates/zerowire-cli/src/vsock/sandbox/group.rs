@@ -53,7 +53,7 @@ impl VsockGroup {
 
     /// The VMs are others than before.
     pub(super) fn rename(&self, members: &GroupMembers) {
-        self.names.set(members.vms.iter().map(|vm| vm.config.name.clone()));
+        self.names.set(members.vms.iter().map(|vm| vm.config.name.clone()), Instant::now());
     }
 
     fn all(&self) -> Vec<Arc<KeptVsock>> {

@@ -186,10 +186,12 @@ impl VmFleet for VsockSupervisor {
     fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
         let (ServedVsock { vm, keeper }, set) = self.roster.take(name)?;
         let turn = lock(&set);
-        keeper.leave(&vm);
+        let is_told = keeper.leave(&vm);
         drop(turn);
         self.roster.forget(vm.number);
-        tracing::info!("{name}: removed");
+        if !is_told {
+            tracing::info!("{name}: removed");
+        }
         Ok(())
     }
 
