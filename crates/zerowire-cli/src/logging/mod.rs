@@ -68,7 +68,8 @@ fn filter(level: &str) -> Result<LevelFilter> {
 }
 
 fn filter_of(word: &str) -> Result<LevelFilter> {
-    let level = LEVELS.contains(&word).then(|| word.parse().ok()).flatten();
+    let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let level = is_level.then(|| word.parse().ok()).flatten();
     level.with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
 }
 
