@@ -784,7 +784,9 @@ int zw_longest_segment(int fd);
 // error of the socket, which costs a system call: a send tells one by itself.
 //
 // Errors: as zw_sender_send, about earlier payloads. -EPIPE, once: the connection has ended, be it
-// in order. Its socket stays ready for those that poll it: close the sender.
+// in order. Its socket stays ready for those that poll it: close the sender. When both sides have
+// shut down, a TCP connection ends once the peer's kernel has acknowledged everything, others once
+// all memory is back. POLLHUP comes earlier: zw_sender_wait_all sleeps until the memory is back.
 int zw_sender_poll(struct zw_sender *sender);
 
 // Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use zerowire::send::{Close, SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::PATIENCE;
 
-const LEN: usize = 200_000;
+const LEN: usize = 100_000;
 /// The kernel doubles it.
 const SEND_BUFFER: i32 = 200_000;
 
@@ -34,7 +34,7 @@ fn reset(peer: TcpStream, here: &TcpStream) {
     loop {
         let mut fds = [PollFd::new(here, PollFlags::empty())];
         poll(&mut fds, None).unwrap();
-        if fds[0].revents().contains(PollFlags::HUP) {
+        if fds[0].revents().contains(PollFlags::HUP | PollFlags::ERR) {
             return;
         }
         // Notifications make the socket ready, too.
@@ -106,5 +106,42 @@ fn an_orderly_end_of_the_connection_is_no_error() {
         assert_eq!(duplicate.read(&mut [0; 10]).unwrap(), 0);
         let closed = s.close(Close::Drain(PATIENCE)).unwrap_or_else(|e| panic!("{case}: {e}"));
         assert_eq!(closed.aborted, 0, "{case}");
+    });
+}
+
+/// As [`sent`], but both sides have shut down: the socket hangs up, while the peer can still read.
+/// `poll` was called for it.
+fn half_closed(mode: SendMode, backend: SendBackend, case: &str) -> (Sender, TcpStream, TcpStream) {
+    let (mut s, mut duplicate, peer) = sent(mode, backend);
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(duplicate.read(&mut [0; 10]).unwrap(), 0);
+    duplicate.shutdown(Shutdown::Write).unwrap();
+    let mut fds = [PollFd::new(&s, PollFlags::empty())];
+    poll(&mut fds, None).unwrap();
+    assert_eq!(fds[0].revents(), PollFlags::HUP, "{case}");
+    // The first one follows a send, and asks for no error.
+    for _ in 0..2 {
+        assert_eq!(s.poll().unwrap_or_else(|e| panic!("{case}: {e}")), 0);
+    }
+    (s, duplicate, peer)
+}
+
+#[test]
+fn a_connection_that_both_sides_shut_down_lasts_until_the_peer_has_everything() {
+    each(|mode, backend| {
+        let case = format!("{mode:?} {backend:?}");
+        let (mut s, _, mut peer) = half_closed(mode, backend, &case);
+        peer.read_exact(&mut vec![0; LEN]).unwrap();
+        s.wait_all(PATIENCE).unwrap_or_else(|e| panic!("{case}: {e}"));
+    });
+}
+
+#[test]
+fn a_reset_after_both_sides_shut_down_is_told() {
+    each(|mode, backend| {
+        let case = format!("{mode:?} {backend:?}");
+        let (mut s, duplicate, peer) = half_closed(mode, backend, &case);
+        reset(peer, &duplicate);
+        is_told(s.wait_all(PATIENCE), &case);
     });
 }

@@ -133,7 +133,8 @@ impl SendLoans {
             return Ok(None);
         }
         self.reap()?;
-        let errno = untold(self.back.socket(), kind, troubles).map_err(SendError::system("getsockopt"))?;
+        let errno = untold(self.back.socket(), kind, troubles, self.is_lent())
+            .map_err(SendError::system("getsockopt"))?;
         Ok(errno.map(io::Error::from))
     }
 

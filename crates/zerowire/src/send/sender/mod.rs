@@ -258,7 +258,9 @@ impl Sender {
     /// # Errors
     /// Those of [`Sender::send`] about earlier payloads. [`SendError::Disconnected`], once, when
     /// the connection has ended, be it in order. Such a socket stays ready for those that poll it,
-    /// and its error stays in it for a program that reads.
+    /// and its error stays in it for a program that reads. When both sides have shut down, a TCP
+    /// connection ends once the peer's kernel has acknowledged everything, others once all memory
+    /// is back. POLLHUP comes earlier: [`Sender::wait_all`] sleeps until the memory is back.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
         let next = self.next_ticket();

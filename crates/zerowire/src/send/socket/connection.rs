@@ -45,15 +45,22 @@ pub(in crate::send) fn troubles(socket: impl AsFd) -> io::Result<PollFlags> {
 
 /// The error of a socket with these troubles that no call has returned. EPIPE: its connection has
 /// ended. As [`ended_early`] says, the kernel then keeps the error for a program that reads.
+///
+/// A connection that both sides have shut down hangs up while the peer still reads what was sent.
+/// Over TCP its state tells that from the end. Elsewhere it has not ended while something is lent.
 pub(in crate::send) fn untold(
     socket: impl AsFd,
     kind: SocketKind,
     troubles: PollFlags,
+    is_lent: bool,
 ) -> io::Result<Option<Errno>> {
-    if !troubles.contains(PollFlags::HUP) && (kind.kind != SocketFamily::Tcp || !has_ended(&socket)?) {
-        return Ok(rustix::net::sockopt::socket_error(socket)?.err());
-    }
-    Ok(Some(Errno::PIPE))
+    let hangs_up = troubles.contains(PollFlags::HUP);
+    let has_ended = match kind.kind {
+        SocketFamily::Tcp => has_ended(&socket)?,
+        _ if hangs_up && is_lent => return Ok(None),
+        _ => hangs_up,
+    };
+    if has_ended { Ok(Some(Errno::PIPE)) } else { Ok(rustix::net::sockopt::socket_error(socket)?.err()) }
 }
 
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.

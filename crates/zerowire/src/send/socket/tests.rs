@@ -75,3 +75,16 @@ fn one_call_alone_learns_the_number() {
     back.take_id(SendWay::Lend);
     assert!(matches!(back.ours(3, 4), Err(SendError::Foreign { lo: 3, hi: 4 })));
 }
+
+/// AF_VSOCK sockets hang up as this one does.
+#[test]
+fn a_socket_that_hangs_up_has_ended_when_nothing_is_lent() {
+    use super::connection::{troubles, untold};
+    use std::net::Shutdown;
+    let (socket, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
+    let kind = SocketKind { kind: SocketFamily::Vsock, stream: true };
+    let told = |is_lent| untold(&socket, kind, troubles(&socket).unwrap(), is_lent).unwrap();
+    assert_eq!((told(true), told(false)), (None, Some(rustix::io::Errno::PIPE)));
+}
