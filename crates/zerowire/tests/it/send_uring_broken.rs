@@ -231,6 +231,46 @@ fn a_loop_sleeps_while_nothing_is_outstanding() {
     }
 }
 
+/// How often this thread has called read(2). Asking calls it once, too, which counts afterwards.
+fn reads() -> u64 {
+    let mut io = [0; 512];
+    let len = std::fs::File::open("/proc/thread-self/io").unwrap().read(&mut io).unwrap();
+    let io = std::str::from_utf8(&io[..len]).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+}
+
+/// To read the descriptor that the loop sleeps on is a system call.
+#[test]
+fn a_poll_reads_the_descriptor_of_the_engine_once() {
+    let polled = |s: &mut Sender| {
+        let before = reads();
+        let came_back = s.poll().unwrap();
+        (came_back, reads() - before - 1)
+    };
+    let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
+    engine.watch().unwrap();
+    let (a, _b) = udp_pair();
+    let options = SendOptions::default().mode(SendMode::Copy);
+    let mut copies = Sender::on(&engine, a.into(), options).unwrap();
+    for i in 0..10 {
+        copies.send(pattern(i, 100)).unwrap();
+        assert_eq!(polled(&mut copies), (0, 0), "behind a payload that was copied");
+    }
+    assert_eq!(polled(&mut copies), (0, 1), "behind nothing");
+
+    let (c, _d) = udp_pair();
+    let mut lends = Sender::on(&engine, c.into(), zero_copy()).unwrap();
+    let once = (0..100).any(|i| {
+        lends.send(pattern(i, 1000)).unwrap();
+        let first = polled(&mut lends);
+        lends.wait_all(LONG).unwrap();
+        lends.poll().unwrap();
+        // What comes while it reads is read for, too.
+        first == (1, 1)
+    });
+    assert!(once, "behind a payload that is back");
+}
+
 /// A sender that ended leaves its notifications to the others of its engine, also to those that
 /// have nothing out.
 #[test]

@@ -115,15 +115,21 @@ impl SendLoans {
         result
     }
 
-    /// Reads the notifications if any may be there, and tells an error about earlier payloads.
+    /// Reads the notifications if anything is lent, and tells an error about earlier payloads.
     pub(super) fn update(&mut self) -> Result<(), SendError> {
-        if self.is_lent() || self.back.is_watched() {
+        if self.is_lent() {
             self.reap()?;
             if self.is_lent() {
                 self.look()?;
             }
         }
         self.late.take().map_or(Ok(()), Err)
+    }
+
+    /// Reads for a program that waits for an engine, while this sender has nothing lent: what the
+    /// kernel signals late, and what senders left that ended.
+    pub(super) fn read_for_watch(&mut self) -> Result<(), SendError> {
+        if self.back.is_watched() && !self.is_lent() { self.reap() } else { Ok(()) }
     }
 
     /// The error of the socket that no call has returned, behind what came by the error queue.

@@ -253,7 +253,8 @@ impl Sender {
 
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads
     /// came back since the last call. When none did, and nothing was sent since then either, it
-    /// looks for an error of the socket, which costs a system call: a send tells one by itself.
+    /// looks for an error of the socket, which costs a system call: a send tells one by itself. On
+    /// an engine whose `watch` was called it costs a second one.
     ///
     /// # Errors
     /// Those of [`Sender::send`] about earlier payloads. [`SendError::Disconnected`], once, when
@@ -266,6 +267,7 @@ impl Sender {
         let next = self.next_ticket();
         let is_quiet = std::mem::replace(&mut self.polled_at, next) == next;
         if is_quiet && self.loans.came_back == 0 {
+            self.loans.read_for_watch()?;
             self.look_for_error()?;
         }
         Ok(std::mem::take(&mut self.loans.came_back))

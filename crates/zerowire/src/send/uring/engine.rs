@@ -109,6 +109,8 @@ impl Engine {
     /// there for any of its senders. Then call [`Sender::poll`](crate::send::Sender::poll) on each
     /// sender with something outstanding; if none has, on any one of them. It may be readable for
     /// nothing: results of what was sent signal it, too, and so does what senders left that ended.
+    /// A sender with nothing outstanding reads that in a poll that follows another one, with
+    /// nothing sent in between.
     ///
     /// Only for waiting: don't read, write or change it. From the first call of this on, which
     /// makes two descriptors, each notification costs a little more.

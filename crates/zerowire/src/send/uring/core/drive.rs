@@ -91,13 +91,18 @@ impl EngineState {
     /// it has more.
     pub(in crate::send::uring) fn reap(&mut self) {
         self.follow();
+        self.read_completions();
         if let Some(watch) = &self.watch
-            && !self.is_idle()
+            && self.book.outstanding > 0
             && self.is_own_thread()
         {
-            // Before the reading, so that what comes meanwhile sets it again.
             watch.clear();
+            // What came in between; what comes later sets it again.
+            self.read_completions();
         }
+    }
+
+    fn read_completions(&mut self) {
         self.drain();
         self.look_after_retired();
         while self.is_own_thread()
