@@ -10,6 +10,7 @@
 //! * [`answer`]: what one thread answers another.
 //! * [`files`]: files whose file system may never answer.
 //! * [`news`]: what the log hears of that can happen all the time.
+//! * [`queue`]: what threads put in, and one thread takes.
 //!
 //! **Threads.** Each VM has a control thread ([`serve`]), which listens on its socket and speaks
 //! the protocol ([`session`]) for a [`Device`](serve::Device). The device has its rings served by
@@ -27,6 +28,7 @@ pub mod host;
 pub mod limit;
 pub mod memory;
 pub mod news;
+pub mod queue;
 pub mod ring;
 pub mod serve;
 pub mod session;

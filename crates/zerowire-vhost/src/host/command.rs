@@ -3,13 +3,13 @@
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll;
 
 use super::{HostRing, RingSetup, RingState};
 use crate::answer::Reply;
 use crate::memory::GuestMemory;
+use crate::queue::QueueOutlet;
 
 /// Names a ring of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,8 +157,8 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
 }
 
 /// Answers commands for a thread that could not start, so that nobody waits for it.
-pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
-    while let Ok(command) = queue.recv() {
+pub fn refuse_all<D>(queue: &QueueOutlet<RingCommand<D>>, why: &str) {
+    while let Some(command) = queue.recv() {
         match command {
             RingCommand::Start { reply, .. } | RingCommand::Kick { reply, .. } => {
                 answer(reply, Err(why.to_owned()));

@@ -3,14 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::TryRecvError;
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::queue::{QueueInlet, QueueOutlet, queue};
 
 /// Sends commands to a thread and wakes it.
 #[derive(Debug)]
 pub struct Mailbox<C> {
-    queue: Sender<C>,
+    queue: QueueInlet<C>,
     wake: Arc<OwnedFd>,
 }
 
@@ -56,10 +58,10 @@ pub fn take_all<S, C>(
 
 /// A mailbox, its receiving end, and the descriptor that wakes the receiver. It is watched
 /// edge-triggered and never read; the receiver calls [`take_all`] each time it is woken.
-pub fn mailbox<C>() -> io::Result<(Mailbox<C>, Receiver<C>, Arc<OwnedFd>)> {
+pub fn mailbox<C>() -> io::Result<(Mailbox<C>, QueueOutlet<C>, Arc<OwnedFd>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (queue, receiver) = channel();
-    Ok((Mailbox { queue, wake: wake.clone() }, receiver, wake))
+    let (inlet, outlet) = queue();
+    Ok((Mailbox { queue: inlet, wake: wake.clone() }, outlet, wake))
 }
 
 #[cfg(test)]

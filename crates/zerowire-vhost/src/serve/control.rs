@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use super::orders::{Order, Orders};
 use super::seat;
 use super::visits::VisitLines;
 use super::watch::SessionWatch;
+use crate::queue::{QueueInlet, queue};
 use crate::session::SessionImage;
 
 /// How long a control thread may take for a sign of life.
@@ -180,7 +180,7 @@ pub struct Served<B> {
     /// The VM.
     pub vm: Arc<B>,
     thread: Option<JoinHandle<()>>,
-    orders: Sender<Order>,
+    orders: QueueInlet<Order>,
     /// When [`Self::answers`] asked last.
     asked: Mutex<Instant>,
 }
@@ -276,8 +276,8 @@ fn spawn(
     listener: Listener,
     link: Option<Box<dyn Admission>>,
     session: Option<SessionImage>,
-) -> io::Result<(JoinHandle<()>, Sender<Order>)> {
-    let (orders, receiver) = channel();
+) -> io::Result<(JoinHandle<()>, QueueInlet<Order>)> {
+    let (orders, receiver) = queue();
     let thread = std::thread::Builder::new().name(format!("{}-ctl", vm.control().name));
     let thread = thread.stack_size(STACK_BYTES).spawn(move || {
         seat::run(&*vm, listener, link, receiver, session);

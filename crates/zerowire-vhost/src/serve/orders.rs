@@ -3,13 +3,13 @@
 //! Whoever asks for a session takes its image, or the thread gets the image back and goes on with
 //! the session itself.
 
-use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::control::{Backing, Waker};
 use crate::answer::{NoAnswer, Reply, one_answer};
+use crate::queue::{QueueInlet, QueueOutlet};
 use crate::session::{HandOverError, ImageError, SessionImage};
 
 /// How long a control thread may need until it comes to an order. It waits for a front end that
@@ -70,11 +70,11 @@ pub enum TakeUpCause {
 pub struct Orders {
     vm: String,
     waker: Waker,
-    orders: Sender<Order>,
+    orders: QueueInlet<Order>,
 }
 
 impl Orders {
-    pub(super) fn new(vm: String, waker: Waker, orders: Sender<Order>) -> Self {
+    pub(super) fn new(vm: String, waker: Waker, orders: QueueInlet<Order>) -> Self {
         Self { vm, waker, orders }
     }
 
@@ -101,7 +101,7 @@ impl Orders {
     pub fn take_up(&self, image: SessionImage) -> Result<(), TakeUpError> {
         let (reply, answer) = one_answer();
         let ended = |image| refusal(&self.vm, TakeUpCause::Ended, image);
-        self.orders.send(Order::TakeUp(image, reply)).map_err(|failed| match failed.0 {
+        self.orders.send(Order::TakeUp(image, reply)).map_err(|order| match order {
             Order::TakeUp(image, _) => ended(Some(image)),
             Order::HandOver(_) => ended(None),
         })?;
@@ -116,7 +116,7 @@ pub(super) fn refusal(vm: &str, cause: TakeUpCause, image: Option<SessionImage>)
 }
 
 /// Refuses what can't be done while a session is served or none is. Returns the rest.
-pub(super) fn next(vm: &dyn Backing, orders: &Receiver<Order>, is_connected: bool) -> Option<Order> {
+pub(super) fn next(vm: &dyn Backing, orders: &QueueOutlet<Order>, is_connected: bool) -> Option<Order> {
     let control = vm.control();
     match orders.try_recv().ok()? {
         Order::HandOver(reply) if !is_connected => {

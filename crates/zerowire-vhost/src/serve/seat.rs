@@ -6,7 +6,6 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,6 +20,7 @@ use super::orders::{self, HandOverReply, Order, refusal};
 use super::pace::{Pace, Progress};
 use super::visits::{VisitEnd, Visits, write};
 use super::watch::WatchedSession;
+use crate::queue::QueueOutlet;
 use crate::session::{Session, SessionError, SessionImage};
 
 /// How long to wait before a retry of what the system refused.
@@ -36,7 +36,7 @@ pub(super) fn run(
     vm: &dyn Backing,
     listener: Listener,
     link: Option<Box<dyn Admission>>,
-    orders: Receiver<Order>,
+    orders: QueueOutlet<Order>,
     session: Option<SessionImage>,
 ) {
     let control = vm.control();
@@ -90,7 +90,7 @@ struct Seat<'a> {
     vm: &'a dyn Backing,
     listener: Listener,
     link: Option<Box<dyn Admission>>,
-    orders: Receiver<Order>,
+    orders: QueueOutlet<Order>,
     pace: Pace,
     visits: Visits,
     /// Why the socket can't be opened or closed, as the log has said.
@@ -113,7 +113,7 @@ impl<'a> Seat<'a> {
         vm: &'a dyn Backing,
         listener: Listener,
         link: Option<Box<dyn Admission>>,
-        orders: Receiver<Order>,
+        orders: QueueOutlet<Order>,
     ) -> Self {
         Self {
             vm,

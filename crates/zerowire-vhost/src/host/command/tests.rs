@@ -1,4 +1,3 @@
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -285,7 +284,7 @@ fn memory_that_goes_is_released_first() {
 
 #[test]
 fn a_thread_that_could_not_start_keeps_nobody_waiting() {
-    let (commands, queue) = channel();
+    let (commands, queue) = crate::queue::queue();
     let (started, start) = one_answer();
     let (stopped, stop) = one_answer();
     let (left, leave) = one_answer();

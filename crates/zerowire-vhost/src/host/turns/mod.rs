@@ -10,7 +10,6 @@ mod cadence;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -18,6 +17,7 @@ use zerowire_sys::syscall;
 
 use super::mailbox::take_all;
 use super::{RingCommand, RingThread, carry_out};
+use crate::queue::QueueOutlet;
 use cadence::{Cadence, Next};
 
 /// What ended a sleep.
@@ -121,7 +121,7 @@ pub trait Turns: RingThread {
 
 /// The loop.
 pub struct TurnLoop<D> {
-    commands: Receiver<RingCommand<D>>,
+    commands: QueueOutlet<RingCommand<D>>,
     _wake: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
     cadence: Cadence,
@@ -131,7 +131,7 @@ pub struct TurnLoop<D> {
 
 /// Commands that are carried out.
 struct Taking<'a, T: Turns> {
-    commands: &'a Receiver<RingCommand<T::Device>>,
+    commands: &'a QueueOutlet<RingCommand<T::Device>>,
     thread: &'a mut T,
     ended: bool,
 }
@@ -139,7 +139,7 @@ struct Taking<'a, T: Turns> {
 impl<D> TurnLoop<D> {
     /// With the receiving end of the thread's mailbox, which `wake` belongs to. Takes at most
     /// `events` events at once.
-    pub fn new(commands: Receiver<RingCommand<D>>, wake: Arc<OwnedFd>, events: usize) -> Self {
+    pub fn new(commands: QueueOutlet<RingCommand<D>>, wake: Arc<OwnedFd>, events: usize) -> Self {
         Self {
             commands,
             _wake: wake,

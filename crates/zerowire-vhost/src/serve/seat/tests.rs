@@ -1,14 +1,13 @@
-use std::sync::mpsc::channel;
-
 use zerowire_vhost_user::Request;
 
 use super::*;
 use crate::answer::one_answer;
+use crate::queue::{QueueInlet, queue};
 use crate::session::HandOverError;
 use crate::testing::model;
 
-fn seat<'a>(vm: &'a dyn Backing) -> (Seat<'a>, std::sync::mpsc::Sender<Order>) {
-    let (orders, receiver) = channel();
+fn seat<'a>(vm: &'a dyn Backing) -> (Seat<'a>, QueueInlet<Order>) {
+    let (orders, receiver) = queue();
     (Seat::new(vm, Listener::Connected(None), None, receiver), orders)
 }
 
