@@ -38,8 +38,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 const VSOCK_CHUNK_BYTES: usize = 64 << 10;
 /// Longest payload handed over in one call.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
-/// How long a peer that has acknowledged everything may take to close its side.
-const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -190,12 +188,17 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let begin = Instant::now();
     let cpu = process_cpu();
     let mut pump = Pump { sender: &mut sender, watched: &mut watched, stall, datagrams, moved: 0 };
-    let failure = pump.run(&mut source, &mut progress).err();
+    let pumped = pump.run(&mut source, &mut progress);
     let (moved, datagrams) = (pump.moved, pump.datagrams);
     progress.finish();
     let took = begin.elapsed();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
 
+    // While no memory is lent a slow peer may take the rest from the kernel after the program's end.
+    let how =
+        if pumped.is_ok() && watched.signal().is_none() { Close::Drain(stop::LINGER) } else { Close::Abort };
+    let failure = pumped.and_then(|()| watched.end_of_data(timeout)).err();
+    // Behind the end of the data, which a signal may cut.
     let signal = watched.signal();
     let outcome = match (&failure, signal) {
         (_, Some(_)) => Outcome::Interrupted,
@@ -214,7 +217,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         cpu_seconds,
         choices: sender.choices(),
         ledger: sender.counters().snapshot(),
-        left: finish(sender, &mut watched, outcome),
+        left: finish(sender, how),
         replied_bytes: watched.replied_bytes,
     };
     outcome::ended(failure, signal, report.write(&json, args.quiet))
@@ -227,12 +230,7 @@ struct Left {
     bytes: usize,
 }
 
-/// Ends the connection so that the peer sees the end of the data, and not a reset.
-fn finish(sender: Sender, watched: &mut stop::Watched, outcome: Outcome) -> Left {
-    if outcome == Outcome::Complete {
-        watched.end_of_data(LINGER);
-    }
-    let how = if outcome == Outcome::Complete { Close::Drain(LINGER) } else { Close::Abort };
+fn finish(sender: Sender, how: Close) -> Left {
     // An error is of the peer, which may go once it has everything: all memory was back before.
     let closed = sender.close(how).unwrap_or_else(|e| e.closed);
     Left { payloads: closed.aborted, bytes: closed.aborted_bytes }

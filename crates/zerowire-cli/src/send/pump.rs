@@ -52,10 +52,6 @@ impl Pump<'_> {
         while self.sender.outstanding() > 0 && self.watched.signal().is_none() {
             self.wait_for_memory()?;
         }
-        // A reset gives memory back, too, and a copy may lie in the socket.
-        if self.watched.is_stream() && self.watched.signal().is_none() {
-            self.look_for_error()?;
-        }
         Ok(())
     }
 
@@ -160,11 +156,5 @@ impl Pump<'_> {
             return Ok(());
         }
         Ok(self.stall.check(self.sender)?)
-    }
-
-    /// Returns the error that the kernel has for a stream and that no call returned yet.
-    fn look_for_error(&self) -> Result<(), SendError> {
-        let asked = rustix::net::sockopt::socket_error(self.sender.as_fd());
-        asked.and_then(|told| told).map_err(|e| SendError::Disconnected(e.into()))
     }
 }

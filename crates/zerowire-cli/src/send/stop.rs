@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketType, ipproto, sockopt};
+use zerowire::send::SendError;
 use zerowire_cli::{lock, logging};
 use zerowire_sys::socket;
 
@@ -17,15 +18,19 @@ use crate::signals::Signals;
 /// Bytes of the peer that one call reads, and calls before sending goes on.
 const REPLY_BYTES: usize = 64 << 10;
 const REPLIES_AT_ONCE: usize = 16;
+/// How long a peer that has everything may take to close its side.
+pub const LINGER: Duration = Duration::from_secs(2);
+/// How often to look at the end of the data what the peer has taken.
+const END_TICK: Duration = Duration::from_millis(10);
 
 /// Signals, which a thread of their own waits for.
 pub struct SendStop {
     signal: Arc<AtomicU8>,
-    /// What a signal shuts down. None: there is nothing to tell yet, and a signal ends the process.
+    /// The socket that a signal cuts. None: there is nothing to tell yet, and a signal ends the process.
     cut: Arc<Mutex<Option<OwnedFd>>>,
 }
 
-/// A socket that a signal shuts down, so that a send that waits for the peer ends.
+/// A socket whose connection a signal ends, so that a send that waits for the peer ends, too.
 pub struct Watched {
     signal: Arc<AtomicU8>,
     socket: OwnedFd,
@@ -33,6 +38,8 @@ pub struct Watched {
     may_reply: bool,
     /// Bytes that the peer has sent, and that were dropped.
     pub replied_bytes: u64,
+    /// An error of the connection that reading has taken.
+    error: Option<Errno>,
 }
 
 impl SendStop {
@@ -66,8 +73,9 @@ impl SendStop {
     /// From now on a signal ends sending on `socket`, with a summary.
     pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
+        let socket = duplicate()?;
         let mut watched =
-            Watched { signal: self.signal, socket: duplicate()?, may_reply: false, replied_bytes: 0 };
+            Watched { signal: self.signal, socket, may_reply: false, replied_bytes: 0, error: None };
         watched.may_reply = watched.is_stream();
         *lock(&self.cut) = Some(duplicate()?);
         Ok(watched)
@@ -80,10 +88,8 @@ impl Watched {
         Some(self.signal.load(Ordering::SeqCst)).filter(|n| *n != 0)
     }
 
-    /// Whether bytes that were taken may still be lost without another call's error.
-    pub fn is_stream(&self) -> bool {
-        rustix::net::sockopt::socket_type(&self.socket)
-            .is_ok_and(|kind| kind == rustix::net::SocketType::STREAM)
+    fn is_stream(&self) -> bool {
+        sockopt::socket_type(&self.socket).is_ok_and(|kind| kind == SocketType::STREAM)
     }
 
     /// Whether [`drop_replies`](Self::drop_replies) may find something.
@@ -118,31 +124,84 @@ impl Watched {
             Ok((0, _)) => self.may_reply = false,
             Ok((count, _)) => self.replied_bytes += count as u64,
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.may_reply = false,
+            Err(e) => {
+                self.may_reply = false;
+                self.error = Some(e);
+            }
         }
     }
 
-    /// Tells the peer that no more will come, and drops what it says until it closes, at most for
-    /// `limit`. To close with unread bytes would reset the connection, and could cost the peer the
-    /// last of the data. So the time begins anew while the peer answers and has not got everything.
-    pub fn end_of_data(&mut self, limit: Duration) {
-        if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {
-            return;
+    /// Tells the peer of a stream that no more will come, and waits until it has taken everything
+    /// and closed. What it says until then is dropped: to close with unread bytes would reset the
+    /// connection, and could cost the peer the last of the data. A peer may take nothing for
+    /// `patience`, and needs [`LINGER`] at most to close.
+    ///
+    /// # Errors
+    /// The connection is gone, or the peer has taken nothing for `patience` and lacks something.
+    pub fn end_of_data(&mut self, patience: Option<Duration>) -> Result<()> {
+        // A signal's reset must not find the end of the data sent.
+        if !self.is_stream() || self.signal().is_some() {
+            return Ok(());
         }
-        let mut begin = Instant::now();
-        while self.may_reply && self.signal().is_none() {
-            let Some(left) = limit.checked_sub(begin.elapsed()) else { return };
-            match self.poll(left.min(Duration::from_millis(100))) {
-                Ok(ready) if ready.is_empty() => continue,
-                Err(Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(_) => return,
+        if let Err(e) = rustix::net::shutdown(&self.socket, Shutdown::Write) {
+            // The kernel's own reason goes before.
+            self.look_for_error()?;
+            return Err(SendError::Disconnected(e.into()).into());
+        }
+        let (mut begin, mut least) = (Instant::now(), self.untaken());
+        while self.signal().is_none() {
+            // A reset gives memory back, too, and a copy may lie in the socket.
+            self.look_for_error()?;
+            let untaken = self.untaken();
+            if untaken < least {
+                (begin, least) = (Instant::now(), untaken);
             }
-            let before = self.replied_bytes;
-            self.read_reply();
-            if self.replied_bytes > before && socket::unsent(&self.socket).is_ok_and(|bytes| bytes > 0) {
-                begin = Instant::now();
+            if untaken == 0 && !self.may_reply {
+                break;
+            }
+            let limit = patience.filter(|_| untaken > 0).unwrap_or(LINGER);
+            let Some(left) = limit.checked_sub(begin.elapsed()) else {
+                // A unix socket's bytes are with the peer, which can still read them.
+                ensure!(
+                    untaken == 0 || self.is_unix(),
+                    "the peer took nothing for {} s at the end, and has not acknowledged the last {untaken} bytes; \
+                     --timeout SECONDS sets another limit",
+                    limit.as_secs_f64()
+                );
+                break;
+            };
+            let tick = left.min(END_TICK);
+            if !self.may_reply {
+                // The socket is ready for good.
+                std::thread::sleep(tick);
+            } else if self.poll(tick).is_ok_and(|ready| !ready.is_empty()) {
+                self.read_reply();
             }
         }
+        Ok(())
     }
+
+    /// Bytes that the peer of a stream has not taken; of a unix socket, the memory that they use.
+    fn untaken(&self) -> usize {
+        // Over TCP the end of the data counts as a byte. A peer that lacks only that has all data.
+        let end = usize::from(is_tcp(&self.socket));
+        socket::unsent(&self.socket).map_or(0, |bytes| bytes.saturating_sub(end))
+    }
+
+    fn is_unix(&self) -> bool {
+        sockopt::socket_domain(&self.socket).is_ok_and(|family| family == AddressFamily::UNIX)
+    }
+
+    /// Returns the error of a stream that no call of the sender returned.
+    fn look_for_error(&mut self) -> Result<(), SendError> {
+        // Without ERR the kernel would tell of an ICMP answer after which TCP goes on.
+        let is_told = self.poll(Duration::ZERO).is_ok_and(|ready| ready.contains(PollFlags::ERR));
+        let asked = is_told.then(|| sockopt::socket_error(&self.socket).and_then(|told| told).err());
+        let error = self.error.take().or(asked.flatten());
+        error.map_or(Ok(()), |e| Err(SendError::Disconnected(e.into())))
+    }
+}
+
+fn is_tcp(socket: &OwnedFd) -> bool {
+    sockopt::socket_protocol(socket).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
 }

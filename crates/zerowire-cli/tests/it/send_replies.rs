@@ -1,13 +1,14 @@
 //! `zerowire send` to a peer that sends, too: what comes is read and dropped, so that the peer goes
-//! on taking.
+//! on taking. And to one that does not get everything at the end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::support::processes::kill;
 use crate::support::send::{PATIENCE, command, file, json, pattern, spawn};
 
 /// Sends back what comes, and returns it.
@@ -121,4 +122,102 @@ fn a_peer_that_replies_and_closes_its_half_gets_everything() {
     let result = json(&output);
     assert!(output.status.success() && got == content, "{} bytes arrived: {result}", got.len());
     assert_eq!(result["replied_bytes"], 10);
+}
+
+/// A listener whose connections keep little that is not read. They inherit it before they announce
+/// their window.
+fn small_listener() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 8 << 10).unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    (listener, to)
+}
+
+#[test]
+fn a_slow_peer_that_closes_its_half_gets_everything() {
+    let content = pattern(600_000);
+    let file = file(&content);
+    let (listener, to) = small_listener();
+    let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--mode", "copy"]);
+    let mut stream = limited(listener.accept().unwrap().0);
+    stream.shutdown(Shutdown::Write).unwrap();
+    let (mut got, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        match stream.read(&mut buffer).expect("no reset") {
+            0 => break,
+            count => got.extend_from_slice(&buffer[..count]),
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && got == content, "{} bytes arrived: {output:?}", got.len());
+}
+
+/// All of it lies in the socket's buffer when the input ends.
+#[test]
+fn a_peer_that_talks_and_takes_nothing_is_given_up() {
+    let file = file(&pattern(600_000));
+    let (listener, to) = small_listener();
+    let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--mode", "copy", "--json", "-"]);
+    let mut stream = limited(listener.accept().unwrap().0);
+    // For ever is longer than the patience of a test.
+    let talker = thread::spawn(move || {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && stream.write_all(b"words").is_ok() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    talker.join().unwrap();
+    let result = json(&output);
+    assert_eq!(output.status.code(), Some(1), "{result}");
+    assert_eq!(result["outcome"], "failed", "{result}");
+    let error = result["error"].as_str().unwrap();
+    assert!(error.contains("took nothing for 2 s") && error.contains("--timeout"), "{result}");
+}
+
+/// Until the peer has closed, it may still say that it did not get everything.
+#[test]
+fn a_peer_that_resets_at_the_end_and_a_signal_then_are_told_of() {
+    let content = pattern(100_000);
+    let file = file(&content);
+    for (signal, code, outcome) in [(None, 1, "failed"), (Some(libc::SIGTERM), 143, "interrupted")] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap().to_string();
+        let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--json", "-"]);
+        let mut stream = limited(listener.accept().unwrap().0);
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).expect("no reset");
+        let held = match signal {
+            Some(signal) => {
+                kill(child.id() as i32, signal);
+                Some(stream)
+            }
+            None => {
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+                drop(stream);
+                None
+            }
+        };
+        let output = child.wait_with_output().unwrap();
+        drop(held);
+        let result = json(&output);
+        assert!(got == content, "{} bytes arrived: {result}", got.len());
+        assert_eq!(output.status.code(), Some(code), "{result}");
+        assert_eq!(result["outcome"], outcome, "{result}");
+    }
+}
+
+#[test]
+fn a_unix_peer_may_read_the_end_late() {
+    let content = pattern(100_000);
+    let (folder, file) = (tempfile::tempdir().unwrap(), file(&content));
+    let at = folder.path().join("s");
+    let listener = UnixListener::bind(&at).unwrap();
+    let child = spawn(&["--to", &format!("unix:{}", at.display()), file.path().to_str().unwrap()]);
+    let (mut stream, _) = listener.accept().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert!(output.status.success() && got == content, "{} bytes arrived: {output:?}", got.len());
 }
