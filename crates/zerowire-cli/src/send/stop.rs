@@ -62,8 +62,7 @@ impl SendStop {
                     // Something hangs, such as a pipe for the summary that nobody reads.
                     std::process::exit(128 + number);
                 }
-                // An error means that the connection is gone already.
-                let _ = rustix::net::shutdown(socket, Shutdown::Both);
+                end_connection(socket);
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
@@ -199,6 +198,15 @@ impl Watched {
         let asked = is_told.then(|| sockopt::socket_error(&self.socket).and_then(|told| told).err());
         let error = self.error.take().or(asked.flatten());
         error.map_or(Ok(()), |e| Err(SendError::Disconnected(e.into())))
+    }
+}
+
+/// Ends a connection for a signal. A peer over TCP gets a reset, so that it does not take what has
+/// come for all; one over a unix socket or AF_VSOCK sees the end of the data.
+fn end_connection(socket: &OwnedFd) {
+    if !(is_tcp(socket) && socket::disconnect(socket).is_ok()) {
+        // An error means that the connection is gone already.
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
     }
 }
 

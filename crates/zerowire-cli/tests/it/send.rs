@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::Stdio;
 use std::time::Instant;
 
+use crate::support::processes::kill;
 use crate::support::send::{PATIENCE, booked, command, file, json, pattern, spawn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
@@ -242,6 +243,27 @@ fn a_signal_ends_it_with_the_summary() {
             );
             assert_eq!(json(&output)["outcome"], "interrupted");
             assert!(start.elapsed() < PATIENCE);
+        }
+    }
+}
+
+/// Also while other descriptors of its socket are open: a duplicate, and those of io_uring.
+#[test]
+fn a_signal_resets_the_connection() {
+    for (mode, backend) in [("copy", "socket"), ("zerocopy", "socket"), ("zerocopy", "uring")] {
+        for input in ["/dev/zero", "-"] {
+            let case = format!("{mode} {backend} {input}");
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap().to_string();
+            let args = ["--to", &to, input, "--mode", mode, "--backend", backend, "-q"];
+            let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            child.stdin.as_mut().unwrap().write_all(&[0; 1000]).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
+            kill(child.id() as i32, libc::SIGTERM);
+            let error = std::io::copy(&mut stream, &mut std::io::sink()).expect_err(&case);
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{case}");
+            assert_eq!(child.wait().unwrap().code(), Some(143), "{case}");
         }
     }
 }
