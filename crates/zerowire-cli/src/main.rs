@@ -23,6 +23,7 @@ mod send;
 mod service;
 mod serving;
 mod spec;
+mod stop;
 mod table;
 mod top;
 mod vsock;

@@ -59,7 +59,7 @@ came with the last of the megabytes is counted and written too, and senders that
 Limits: --buffer 64 bytes to 1 GiB, a multiple of 64; --buffers 2 to 32768; at most a quarter of the \
 buffers waits for --to on one connection. RLIMIT_NOFILE bounds the connections at a time; it is raised as far as it may be.\n\
 Exit status: 0 complete, 1 something failed (a connection was reset, --timeout), 2 wrong arguments, 130, 143, 129 or 131 ended by \
-SIGINT, SIGTERM, SIGHUP or SIGQUIT (the last two where they are not ignored), with the summary; a second signal ends it without one, as soon as \
+SIGINT, SIGTERM, SIGHUP or SIGQUIT (the last two where they are not ignored), with the summary; a second signal, 1 s or more after the first, ends it without one, as soon as \
 --configure is set back.\n\
 \n\
 Examples:\n  zerowire recv -p 9999 -r 3000                  3000 megabytes by the best way without a NIC's queue\n  \

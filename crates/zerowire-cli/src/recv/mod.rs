@@ -5,7 +5,6 @@ mod bind;
 mod output;
 mod report;
 mod session;
-mod stop;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -17,11 +16,12 @@ use zerowire_cli::{WrongArguments, logging};
 use self::output::Outputs;
 use self::report::Report;
 use self::session::Session;
-use self::stop::RecvStop;
-use crate::configure::Setup;
+use crate::configure::{Setup, say};
 use crate::outcome::{self, JsonOutput, Outcome};
 use crate::progress::TransferProgress;
 use crate::serving;
+use crate::signals;
+use crate::stop::TransferStop;
 use crate::table::process_cpu;
 
 pub use self::args::RecvArgs;
@@ -33,7 +33,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let json = JsonOutput::open(args.json.as_deref(), args.to.as_deref().as_slice())?;
     // Before any thread is started.
     let setup = Setup::default();
-    let stop = RecvStop::start(setup.clone())?;
+    let stop = TransferStop::start(&signals::ending(), |_| (), restoring(setup.clone()))?;
     let socket = bind::listen(&args.bind, args.port)?;
     let address = bind::address(&socket)?;
     // What is missing all the same shows when accepting.
@@ -80,7 +80,29 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     outcome::also(outcome::ended(failure, signal, written), restored)
 }
 
+/// Sets back what `setup` holds before a second signal ends the process.
+fn restoring(setup: Setup) -> impl FnOnce() {
+    move || {
+        // The receiver may still have the queue: then the error names what to do.
+        if let Err(e) = setup.restore() {
+            say(format_args!("zerowire: error: {e:#}"));
+        }
+    }
+}
+
 /// Whether an argument is out of range that only the library knows.
 fn is_out_of_range(e: &RecvError) -> bool {
     matches!(e, RecvError::BufferBytes(_) | RecvError::Buffers(_) | RecvError::ZeroCopyArea { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_signal_sets_back() {
+        let (setup, count) = Setup::counting();
+        restoring(setup)();
+        assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
 }

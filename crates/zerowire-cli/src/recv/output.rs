@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::recv::Lease;
 use zerowire_sys::fd::stdout_was_closed;
 
-use super::stop::RecvStop;
+use crate::stop::TransferStop;
 
 /// Pieces of a call, at most.
 const PIECES: usize = 64;
@@ -37,7 +37,7 @@ pub struct Output {
 
 impl Outputs {
     /// Opens what can be opened before anybody connects, so that errors show at once.
-    pub fn open(to: Option<&Path>, connections: Option<usize>, stop: &RecvStop) -> Result<Self> {
+    pub fn open(to: Option<&Path>, connections: Option<usize>, stop: &TransferStop) -> Result<Self> {
         Ok(match to {
             None => Self::None,
             Some(path) if path.as_os_str() == "-" => Self::One(Some(Output::stdout()?)),
@@ -47,7 +47,7 @@ impl Outputs {
     }
 
     /// The output of connection `number`, from 1 on, unless a signal came meanwhile.
-    pub fn next(&mut self, number: u64, stop: &RecvStop) -> Result<Option<Output>> {
+    pub fn next(&mut self, number: u64, stop: &TransferStop) -> Result<Option<Output>> {
         match self {
             Self::None => Ok(None),
             Self::One(output) => Ok(output.take()),
@@ -62,7 +62,7 @@ impl Outputs {
 
 impl Output {
     /// Makes the file. A pipe is waited for until somebody reads it. None: a signal came meanwhile.
-    fn create(path: &Path, stop: &RecvStop) -> Result<Option<Self>> {
+    fn create(path: &Path, stop: &TransferStop) -> Result<Option<Self>> {
         let name = path.display().to_string();
         let is_pipe = path.metadata().is_ok_and(|m| m.file_type().is_fifo());
         let open = || match is_pipe {
@@ -99,7 +99,7 @@ impl Output {
     }
 
     /// Writes all of it. False: a signal came meanwhile, and the rest was not written.
-    pub fn write(&mut self, leases: &[Lease], stop: &RecvStop) -> Result<bool> {
+    pub fn write(&mut self, leases: &[Lease], stop: &TransferStop) -> Result<bool> {
         for chunk in leases.chunks(PIECES) {
             let mut slices = [IoSlice::new(&[]); PIECES];
             for (slice, lease) in slices.iter_mut().zip(chunk) {

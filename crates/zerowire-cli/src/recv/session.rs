@@ -10,8 +10,8 @@ use serde::Serialize;
 use zerowire::recv::{Arrival, ConnectionId, Lease, ListenerId, Receiver, What};
 
 use super::output::{Output, Outputs};
-use super::stop::RecvStop;
 use crate::progress::TransferProgress;
+use crate::stop::TransferStop;
 
 /// How often to look for a signal.
 const TICK: Duration = Duration::from_millis(100);
@@ -110,7 +110,7 @@ impl Session {
     pub fn run(
         &mut self,
         receiver: &mut Receiver,
-        stop: &RecvStop,
+        stop: &TransferStop,
         progress: &mut TransferProgress,
         begin: Instant,
     ) -> Result<()> {
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// One batch. The pieces of a connection that follow each other are written together.
-    fn take(&mut self, receiver: &mut Receiver, batch: &mut Vec<Arrival>, stop: &RecvStop) -> Result<()> {
+    fn take(&mut self, receiver: &mut Receiver, batch: &mut Vec<Arrival>, stop: &TransferStop) -> Result<()> {
         let mut of = None;
         for Arrival { connection, what } in batch.drain(..) {
             if of != Some(connection) || !matches!(what, What::Data(_)) {
@@ -170,7 +170,7 @@ impl Session {
         self.write(of, stop)
     }
 
-    fn write(&mut self, of: Option<ConnectionId>, stop: &RecvStop) -> Result<()> {
+    fn write(&mut self, of: Option<ConnectionId>, stop: &TransferStop) -> Result<()> {
         let output = of.and_then(|id| self.live.get_mut(&id)).and_then(|live| live.output.as_mut());
         if let Some(output) = output {
             output.write(&self.pending, stop)?;
@@ -179,7 +179,7 @@ impl Session {
         Ok(())
     }
 
-    fn accepted(&mut self, receiver: &mut Receiver, id: ConnectionId, stop: &RecvStop) -> Result<()> {
+    fn accepted(&mut self, receiver: &mut Receiver, id: ConnectionId, stop: &TransferStop) -> Result<()> {
         if self.told.connections.is_some_and(|n| self.counts.accepted >= n as u64) {
             // It came before accepting was stopped.
             receiver.remove(id)?;

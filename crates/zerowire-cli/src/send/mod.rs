@@ -71,8 +71,8 @@ enum BackendArg {
 #[command(
     after_help = "Limits: --chunk at most 4 MiB; --datagram at most 65507 bytes; 16 MiB and 1024 payloads lent at a time. \
 UDP has no flow control: what the receiver or the network can't take is lost, as with every UDP sender.\n\
-Exit status: 0 all sent, 1 not all sent, 2 wrong arguments, 130 or 143 ended by SIGINT or SIGTERM, with the summary; a second signal \
-ends it without one."
+Exit status: 0 all sent, 1 not all sent, 2 wrong arguments, 130 or 143 ended by SIGINT or SIGTERM, with the summary; a second signal, \
+1 s or more after the first, ends it without one."
 )]
 pub struct SendArgs {
     /// The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH.

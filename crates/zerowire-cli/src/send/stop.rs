@@ -1,7 +1,6 @@
 //! SIGINT and SIGTERM while sending, and the end of the connection.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use zerowire::send::SendError;
 use zerowire_cli::{lock, logging};
 use zerowire_sys::socket;
 
-use crate::signals::Signals;
+use crate::stop::TransferStop;
 
 /// Bytes of the peer that one call reads, and calls before sending goes on.
 const REPLY_BYTES: usize = 64 << 10;
@@ -23,16 +22,16 @@ pub const LINGER: Duration = Duration::from_secs(2);
 /// How often to look at the end of the data what the peer has taken.
 const END_TICK: Duration = Duration::from_millis(10);
 
-/// Signals, which a thread of their own waits for.
+/// The signals, and the socket that the first one cuts. None: there is nothing to tell yet, and it
+/// ends the process.
 pub struct SendStop {
-    signal: Arc<AtomicU8>,
-    /// The socket that a signal cuts. None: there is nothing to tell yet, and a signal ends the process.
+    stop: TransferStop,
     cut: Arc<Mutex<Option<OwnedFd>>>,
 }
 
 /// A socket whose connection a signal ends, so that a send that waits for the peer ends, too.
 pub struct Watched {
-    signal: Arc<AtomicU8>,
+    stop: TransferStop,
     socket: OwnedFd,
     /// True: the socket is a stream, and the peer may still send.
     may_reply: bool,
@@ -45,28 +44,18 @@ pub struct Watched {
 impl SendStop {
     /// Blocks the signals and waits for them. Call this before other threads are started. Until a
     /// socket is [watched](Self::watch) a signal ends the program: opening a pipe and connecting
-    /// may take for ever. The second signal ends it at any time.
+    /// may take for ever.
     pub fn start() -> Result<Self> {
-        let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?;
-        let stop = Self { signal: Arc::default(), cut: Arc::default() };
-        let (told, cut) = (stop.signal.clone(), stop.cut.clone());
-        let wait = move || {
-            while let Ok(next) = signals.wait(None) {
-                let Some(number) = next else { continue };
-                let cut = lock(&cut);
-                let Some(socket) = &*cut else {
-                    logging::say(&format!("zerowire: stopped by signal {number} before anything was sent"));
-                    std::process::exit(128 + number);
-                };
-                if told.swap(u8::try_from(number).unwrap_or(u8::MAX), Ordering::SeqCst) != 0 {
-                    // Something hangs, such as a pipe for the summary that nobody reads.
-                    std::process::exit(128 + number);
-                }
-                end_connection(socket);
+        let cut = Arc::<Mutex<Option<OwnedFd>>>::default();
+        let at_signal = cut.clone();
+        let first = move |number| match &*lock(&at_signal) {
+            Some(socket) => end_connection(socket),
+            None => {
+                logging::say(&format!("zerowire: stopped by signal {number} before anything was sent"));
+                std::process::exit(128 + number);
             }
         };
-        std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
-        Ok(stop)
+        Ok(Self { stop: TransferStop::start(&[libc::SIGINT, libc::SIGTERM], first, || ())?, cut })
     }
 
     /// From now on a signal ends sending on `socket`, with a summary.
@@ -74,7 +63,7 @@ impl SendStop {
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
         let socket = duplicate()?;
         let mut watched =
-            Watched { signal: self.signal, socket, may_reply: false, replied_bytes: 0, error: None };
+            Watched { stop: self.stop, socket, may_reply: false, replied_bytes: 0, error: None };
         watched.may_reply = watched.is_stream();
         *lock(&self.cut) = Some(duplicate()?);
         Ok(watched)
@@ -84,7 +73,7 @@ impl SendStop {
 impl Watched {
     /// The signal that came.
     pub fn signal(&self) -> Option<u8> {
-        Some(self.signal.load(Ordering::SeqCst)).filter(|n| *n != 0)
+        self.stop.signal()
     }
 
     fn is_stream(&self) -> bool {

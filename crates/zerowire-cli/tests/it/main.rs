@@ -52,6 +52,7 @@ mod statistics;
 mod support;
 mod tap_again;
 mod top;
+mod twin_signals;
 mod vsock_arguments;
 mod vsock_pcap;
 mod vsock_sandbox;
