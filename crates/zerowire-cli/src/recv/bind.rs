@@ -24,12 +24,7 @@ pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
         .with_context(|| format!("--bind {host} is no address and no name that can be resolved"))?;
     let (mut last, begin) = (None, Instant::now());
     for address in addresses {
-        let mut listening = listen_at(address);
-        while listening.as_ref().is_err_and(|e| *e == Errno::ADDRINUSE) && begin.elapsed() < IN_USE {
-            std::thread::sleep(RETRY);
-            listening = listen_at(address);
-        }
-        match listening {
+        match retry(begin, || listen_at(address)) {
             Ok(socket) => return Ok(socket),
             Err(e) => last = Some((address, e)),
         }
@@ -45,6 +40,16 @@ pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
         Errno::ADDRNOTAVAIL => format!("--bind {host}: no interface of this machine has the address {}", address.ip()),
         _ => format!("can't listen at {address}"),
     })
+}
+
+/// Tries again while the port is in use, for [`IN_USE`] from `begin` on.
+fn retry(begin: Instant, mut listen: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    loop {
+        match listen() {
+            Err(Errno::ADDRINUSE) if begin.elapsed() < IN_USE => std::thread::sleep(RETRY),
+            ended => return ended,
+        }
+    }
 }
 
 fn listen_at(address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -87,14 +92,18 @@ mod tests {
 
     #[test]
     fn a_port_that_is_free_soon_is_waited_for() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let holder = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            drop(taken);
+        let mut taken = Some(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let at = taken.as_ref().unwrap().local_addr().unwrap();
+        let mut tries = 0;
+        let listening = retry(Instant::now(), || {
+            tries += 1;
+            if tries == 2 {
+                taken = None;
+            }
+            listen_at(at)
         });
-        listen("127.0.0.1", port).unwrap();
-        holder.join().unwrap();
+        assert_eq!(address(&listening.unwrap()).unwrap(), at);
+        assert_eq!(tries, 2);
     }
 
     #[test]
