@@ -29,13 +29,15 @@ pub use self::args::RecvArgs;
 /// Runs the command.
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let plan = args.plan().map_err(WrongArguments::because)?;
-    // A pipe that nobody reads is waited for: until the next line a signal ends the program.
+    // First, so that peers may connect while a pipe waits for a reader, and a port that is taken
+    // leaves no empty file.
+    let socket = bind::listen(&args.bind, args.port)?;
+    let address = bind::address(&socket)?;
+    // A pipe that nobody reads is waited for: until the signals are blocked one ends the program.
     let json = JsonOutput::open(args.json.as_deref(), args.to.as_deref().as_slice())?;
     // Before any thread is started.
     let setup = Setup::default();
     let stop = TransferStop::start(&signals::ending(), |_| (), restoring(setup.clone()))?;
-    let socket = bind::listen(&args.bind, args.port)?;
-    let address = bind::address(&socket)?;
     // What is missing all the same shows when accepting.
     serving::raise_descriptor_limit();
     // Before the receiver, which goes first: what a registered queue needs can't be changed.

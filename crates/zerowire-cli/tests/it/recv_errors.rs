@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::processes::{kill, wait_idle};
 use crate::support::recv::{Recv, command};
+use crate::support::wait_until;
 
 #[test]
 fn what_is_wrong_is_named_with_the_remedy() {
@@ -78,6 +79,50 @@ fn a_file_is_left_alone_by_a_receiver_that_cannot_be_made() {
     let args = ["-p", "0", "-i", "lo", "-q", "0", "--to", file.path().to_str().unwrap()];
     assert_eq!(command(&args).output().unwrap().status.code(), Some(1));
     assert_eq!(std::fs::read(file.path()).unwrap(), b"kept");
+}
+
+/// Nobody reads the pipe: a port that is taken is told of all the same.
+#[test]
+fn a_port_that_is_taken_is_told_of_before_the_result_is_opened() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for json in [&file, &pipe] {
+        let args = ["--bind", "127.0.0.1", "-p", &port, "--json", json.to_str().unwrap()];
+        let mut child = command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        let mut ended = None;
+        wait_until("it has ended", || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        let text = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+        assert_eq!(ended.unwrap().code(), Some(1), "{text}");
+        assert!(text.contains("is in use"), "{text}");
+        assert!(!file.exists(), "an empty file is left");
+    }
+}
+
+/// It is in the queue of the listening socket until somebody reads the pipe.
+#[test]
+fn a_peer_may_connect_before_the_pipe_of_the_result_has_a_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    // A port of its own: this address is nobody else's.
+    let host = format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let args = ["--bind", &host, "-p", "7777", "--json", pipe.to_str().unwrap()];
+    let mut child = command(&args).stderr(Stdio::null()).spawn().unwrap();
+    let mut peer = None;
+    wait_until("a connection", || {
+        peer = std::net::TcpStream::connect((host.as_str(), 7777)).ok();
+        peer.is_some()
+    });
+    std::io::Write::write_all(&mut peer.take().unwrap(), &[1; 1000]).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&pipe).unwrap()).unwrap();
+    assert_eq!(result["bytes"], 1000, "{result}");
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
