@@ -194,7 +194,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let took = begin.elapsed();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
 
-    // While no memory is lent a slow peer may take the rest from the kernel after the program's end.
+    // While no memory is lent a slow peer may take the rest from the kernel after the end.
     let how =
         if pumped.is_ok() && watched.signal().is_none() { Close::Drain(stop::LINGER) } else { Close::Abort };
     let failure = pumped.and_then(|()| watched.end_of_data(timeout)).err();
