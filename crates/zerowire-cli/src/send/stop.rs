@@ -122,7 +122,7 @@ impl Watched {
     /// Tells the peer of a stream that no more will come, and waits until it has taken everything
     /// and closed. What it says until then is dropped: to close with unread bytes would reset the
     /// connection, and could cost the peer the last of the data. A peer may take nothing for
-    /// `patience`, and needs [`LINGER`] at most to close.
+    /// `patience` (None: for ever, as while memory is lent), and has [`LINGER`] to close.
     ///
     /// # Errors
     /// The connection is gone, or the peer has taken nothing for `patience` and lacks something.
@@ -147,13 +147,14 @@ impl Watched {
             if untaken == 0 && !self.may_reply {
                 break;
             }
-            let limit = patience.filter(|_| untaken > 0).unwrap_or(LINGER);
+            // A unix socket's bytes are with the peer, which can still read them.
+            let is_with_peer = untaken == 0 || self.is_unix();
+            let limit = if is_with_peer { LINGER } else { patience.unwrap_or(Duration::MAX) };
             let Some(left) = limit.checked_sub(begin.elapsed()) else {
-                // A unix socket's bytes are with the peer, which can still read them.
                 ensure!(
-                    untaken == 0 || self.is_unix(),
-                    "the peer took nothing for {} s at the end, and has not acknowledged the last {untaken} bytes; \
-                     --timeout SECONDS sets another limit",
+                    is_with_peer,
+                    "the peer took nothing for {} s at the end, and has not acknowledged the last {untaken} bytes: \
+                     give it more time (--timeout SECONDS), or leave the option out",
                     limit.as_secs_f64()
                 );
                 break;

@@ -141,6 +141,8 @@ fn a_slow_peer_that_closes_its_half_gets_everything() {
     let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--mode", "copy"]);
     let mut stream = limited(listener.accept().unwrap().0);
     stream.shutdown(Shutdown::Write).unwrap();
+    // Longer than one may take to close that has everything.
+    thread::sleep(Duration::from_millis(2500));
     let (mut got, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
     loop {
         match stream.read(&mut buffer).expect("no reset") {
@@ -158,7 +160,8 @@ fn a_slow_peer_that_closes_its_half_gets_everything() {
 fn a_peer_that_talks_and_takes_nothing_is_given_up() {
     let file = file(&pattern(600_000));
     let (listener, to) = small_listener();
-    let child = spawn(&["--to", &to, file.path().to_str().unwrap(), "--mode", "copy", "--json", "-"]);
+    let path = file.path().to_str().unwrap();
+    let child = spawn(&["--to", &to, path, "--mode", "copy", "--json", "-", "--timeout", "2"]);
     let mut stream = limited(listener.accept().unwrap().0);
     // For ever is longer than the patience of a test.
     let talker = thread::spawn(move || {
