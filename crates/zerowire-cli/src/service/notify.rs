@@ -10,7 +10,7 @@
 //! nothing for the time that it allows (WATCHDOG_USEC) ends the service and starts it anew.
 //!
 //! The manager's socket may be full. What it must hear waits for the next turn, in its order. At
-//! the end it is tried again when the doors are closed, and when the VMs are stopped.
+//! the end it goes out when the doors are closed, or when the VMs are stopped.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -211,7 +211,7 @@ impl<'a> TcpLab<'a> {
     }
 
     /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes,
-    /// and is told when the program has ended.
+    /// and can ask whether the program has ended.
     fn run(
         &self,
         mut command: Command,
