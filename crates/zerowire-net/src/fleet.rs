@@ -94,7 +94,7 @@ impl Captured for Server {
         let begin = Instant::now();
         let (begins, before) = (capture.is_some(), self.set_capture(capture));
         while begins && !self.captures() && begin.elapsed() < CAPTURE_PATIENCE {
-            std::thread::sleep(CAPTURE_LOOK);
+            std::thread::park_timeout(CAPTURE_LOOK);
         }
         before
     }

@@ -179,7 +179,7 @@ fn run(wake: &OwnedFd) {
         for socket in lock().sockets.values() {
             let _ = (0..AT_ONCE).try_for_each(|_| socket.accept().map(drop));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::park_timeout(PAUSE);
     }
 }
 
