@@ -3,24 +3,27 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::compile;
 
 const CONNECTIONS: usize = 5;
 
-/// Several senders at once: every byte is counted and summed, and each of them gets its number.
-fn receives(program: &Path, mode: &str, path: &str) {
-    let mut child = Command::new(program)
-        .args(["-e", "-m", mode, "0", &CONNECTIONS.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
+/// Starts a receiver on a free port, which it prints first. Returns it with the rest of its output.
+fn started(command: &mut Command) -> (Child, BufReader<ChildStdout>, u16) {
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     out.read_line(&mut line).expect("the port");
-    let port: u16 = line.trim().trim_start_matches("port ").parse().expect("a number");
+    let port = line.trim().trim_start_matches("port ").parse().expect("a number");
+    (child, out, port)
+}
+
+/// Several senders at once: every byte is counted and summed, and each of them gets its number.
+fn receives(program: &Path, mode: &str, path: &str) {
+    let args = ["-e", "-m", mode, "0", &CONNECTIONS.to_string()];
+    let (mut child, mut out, port) = started(Command::new(program).args(args));
     let senders: Vec<_> = (0..CONNECTIONS)
         .map(|seed| {
             std::thread::spawn(move || {
@@ -68,16 +71,8 @@ fn the_example_receives_with_the_static_library() {
 #[test]
 fn the_example_goes_on_when_a_client_resets() {
     let program = compile("examples/c/recv_sockets.c", false);
-    let mut child = Command::new(program)
-        .args(["-e", "0", "2"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("started");
-    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    out.read_line(&mut line).expect("the port");
-    let port: u16 = line.trim().trim_start_matches("port ").parse().expect("a number");
+    // What it prints at the end must find its pipe open.
+    let (mut child, _out, port) = started(Command::new(program).args(["-e", "0", "2"]).stderr(Stdio::null()));
     let resets = TcpStream::connect(("127.0.0.1", port)).expect("connected");
     rustix::net::sockopt::set_socket_linger(&resets, Some(Duration::ZERO)).expect("set");
     drop(resets);
