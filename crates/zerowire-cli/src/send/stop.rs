@@ -19,8 +19,8 @@ const REPLY_BYTES: usize = 64 << 10;
 const REPLIES_AT_ONCE: usize = 16;
 /// How long a peer that has everything may take to close its side.
 pub const LINGER: Duration = Duration::from_secs(2);
-/// How often to look at the end of the data what the peer has taken.
-const END_TICK: Duration = Duration::from_millis(10);
+/// How often to look at the end of the data what the peer has taken, at first and at last.
+const END_TICK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
 /// The signals, and the socket that the first one cuts. None: there is nothing to tell yet, and it
 /// ends the process.
@@ -159,7 +159,8 @@ impl Watched {
                 );
                 break;
             };
-            let tick = left.min(END_TICK);
+            // The longer it takes, the less often.
+            let tick = left.min((begin.elapsed() / 8).clamp(END_TICK[0], END_TICK[1]));
             if !self.may_reply {
                 // The socket is ready for good.
                 std::thread::sleep(tick);
