@@ -143,8 +143,9 @@ fn a_file_that_does_not_answer_holds_up_no_signal() {
                 program.signal(libc::SIGHUP);
                 program.signal(libc::SIGUSR1);
                 program.wait_line(count);
+                program.wait_log(words);
                 let log = program.log();
-                assert!(log.contains(words) && log.matches("nothing has changed").count() == count, "{log}");
+                assert_eq!(log.matches("nothing has changed").count(), count, "{log}");
             };
             refused(1, "vms.toml: it is not a regular file");
             let other_file = || std::fs::remove_file(&config).expect("it is there");

@@ -171,8 +171,7 @@ fn a_vm_whose_child_dies_is_served_again_and_the_others_see_nothing() {
         }
         assert_ne!(child(&program), dead);
         assert!(interface("zwdead").is_some() && interface("zwdead") == number, "it is the same tap");
-        let log = program.log();
-        assert!(log.contains("killed by signal 9"), "{log}");
+        program.wait_log("killed by signal 9");
         drop(guest);
         let (out, _) = program.stop();
         let last: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("JSON");
