@@ -33,10 +33,7 @@ pub fn plug(guest: &mut Guest, reports: bool) -> Result<()> {
 /// # Errors
 /// The guest keeps it.
 pub fn unplug(guest: &mut Guest) -> Result<()> {
-    guest.qmp.execute("device_del", json!({"id": ID}))?;
-    guest.qmp.wait_event("DEVICE_DELETED", COMMAND, |data| data["device"] == ID)?;
-    guest.free_port(ID);
-    Ok(())
+    guest.unplug(ID)
 }
 
 /// Has the guest keep `mib` MiB of its memory, and waits until it does.

@@ -1,7 +1,6 @@
 //! vhost-user-net devices, plugged into a running guest.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -26,9 +25,6 @@ const OFFLOADS: &[&str] = &[
 
 /// Those that QEMU 7.2 does not know.
 const OFFLOADS_V10: &[&str] = &["host_uso", "guest_uso4", "guest_uso6"];
-
-/// How long a guest may take to give a device back.
-const UNPLUG: Duration = Duration::from_secs(30);
 
 /// A device to plug: a socket to the back end and properties.
 #[derive(Clone, Debug)]
@@ -138,9 +134,7 @@ impl NetDevice {
     /// # Errors
     /// The guest keeps it.
     pub fn unplug(&self, guest: &mut Guest) -> Result<()> {
-        guest.qmp.execute("device_del", json!({"id": self.id}))?;
-        guest.qmp.wait_event("DEVICE_DELETED", UNPLUG, |data| data["device"] == self.id.as_str())?;
-        guest.free_port(&self.id);
+        guest.unplug(&self.id)?;
         self.disconnect(guest)
     }
 

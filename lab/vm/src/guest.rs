@@ -34,6 +34,12 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 /// For commands that do no lasting work.
 pub const COMMAND: Duration = Duration::from_secs(20);
 
+/// How long a guest may take to give a device back.
+const UNPLUG: Duration = Duration::from_secs(20);
+
+/// How often it is asked for one.
+const UNPLUG_REQUESTS: u32 = 3;
+
 /// A guest under QEMU. QEMU is killed on drop.
 #[derive(Debug)]
 pub struct Guest {
@@ -366,6 +372,29 @@ impl Guest {
         Ok(())
     }
 
+    /// Unplugs a device, and waits until the guest has let it go. A guest may overlook such a request
+    /// (qapi/qdev.json of QEMU), so it is asked again as long as its shell answers.
+    ///
+    /// # Errors
+    /// QEMU refuses, or the guest keeps the device.
+    pub fn unplug(&mut self, id: &str) -> Result<()> {
+        self.qmp.execute("device_del", json!({"id": id}))?;
+        for _ in 0..UNPLUG_REQUESTS {
+            let gone = self.qmp.wait_event("DEVICE_DELETED", UNPLUG, |data| data["device"] == id);
+            if gone.is_ok() {
+                self.free_port(id);
+                return Ok(());
+            }
+            self.sh(":").with_context(|| format!("unplug {id}"))?;
+            // While it takes a request for pending, QEMU refuses another one.
+            if let Err(refusal) = self.qmp.execute("device_del", json!({"id": id})) {
+                println!("unplug {id}, once more: {refusal:#}");
+            }
+        }
+        let log = self.sh("dmesg | tail -n 20")?;
+        bail!("asked {UNPLUG_REQUESTS} times for {id}, the guest keeps it; its kernel's log:\n{log}")
+    }
+
     /// Resets the machine, as its reset button does, and waits for the guest's shell.
     ///
     /// # Errors
@@ -439,7 +468,7 @@ impl Guest {
     }
 
     /// Frees the port of a device.
-    pub(crate) fn free_port(&mut self, device: &str) {
+    fn free_port(&mut self, device: &str) {
         for port in &mut self.ports {
             if port.as_deref() == Some(device) {
                 *port = None;

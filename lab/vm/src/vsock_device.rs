@@ -1,7 +1,6 @@
 //! vhost-user-vsock devices, plugged into a running guest.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -9,9 +8,6 @@ use serde_json::{Value, json};
 use crate::command::wait_for;
 use crate::device::add_socket;
 use crate::guest::{COMMAND, Guest};
-
-/// How long a guest may take to give a device back.
-const UNPLUG: Duration = Duration::from_secs(30);
 
 /// A device to plug: a socket to the back end, which also tells the CID.
 #[derive(Clone, Debug)]
@@ -80,9 +76,7 @@ impl VsockDevice {
     /// # Errors
     /// The guest keeps it.
     pub fn unplug(&self, guest: &mut Guest) -> Result<()> {
-        guest.qmp.execute("device_del", json!({"id": self.id}))?;
-        guest.qmp.wait_event("DEVICE_DELETED", UNPLUG, |data| data["device"] == self.id.as_str())?;
-        guest.free_port(&self.id);
+        guest.unplug(&self.id)?;
         guest.qmp.execute("chardev-remove", json!({"id": self.chardev()}))?;
         Ok(())
     }
