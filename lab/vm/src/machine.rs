@@ -27,11 +27,12 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off \
 
 /// All that QEMU emulates, but for the flags by which Linux and the C library copy and clear memory
 /// with `rep movsb` and `rep stosb`. QEMU emulates these byte by byte. Without SMAP the kernel's
-/// accesses to a program's memory don't need translations of their own.
+/// accesses to a program's memory don't need translations of their own, and without LA57 each
+/// translation has four levels, not five.
 fn cpu(qemu: Qemu) -> &'static str {
     match qemu {
-        Qemu::V7_2 => "max,-erms,-fsrm,-smap",
-        Qemu::V10 => "max,-erms,-fsrm,-fsrs,-smap",
+        Qemu::V7_2 => "max,-erms,-fsrm,-smap,-la57",
+        Qemu::V10 => "max,-erms,-fsrm,-fsrs,-smap,-la57",
     }
 }
 
