@@ -14,6 +14,7 @@ datadir = $(PREFIX)/share
 libdir = $(PREFIX)/lib
 includedir = $(PREFIX)/include
 mandir = $(datadir)/man
+docdir = $(datadir)/doc/zerowire
 sysconfdir = $(PREFIX)/etc
 unitdir = $(PREFIX)/lib/systemd/system
 sysusersdir = $(PREFIX)/lib/sysusers.d
@@ -29,6 +30,9 @@ units = $(notdir $(basename $(wildcard dist/systemd/*.in)) $(wildcard dist/syste
 # Files for other programs, and for those who confine the services.
 shared = zerowire-api.yaml grafana/zerowire.json prometheus/zerowire.rules.yml systemd/metrics.conf systemd/packet.conf \
 	systemd/sandbox.conf systemd/xdp.conf apparmor/zerowire-service selinux/zerowire.te selinux/zerowire.fc
+# The pages, in the folders that their links to each other name.
+documents = README.md SECURITY.md CHANGELOG.md \
+	$(wildcard docs/*.md measurements/*.md measurements/data/*.md measurements/figures/*.svg)
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 # rustup puts cargo here; a fresh shell may not know yet.
@@ -148,6 +152,8 @@ install-program:
 	for file in $(shared); do \
 		install -D -m 644 "dist/$$file" "$(DESTDIR)$(datadir)/zerowire/$$file" || exit 1; \
 	done
+	for file in $(documents); do install -D -m 644 "$$file" "$(DESTDIR)$(docdir)/$$file" || exit 1; done
+	ln -sfnr "$(DESTDIR)$(datadir)/zerowire" "$(DESTDIR)$(docdir)/dist"
 	test -e "$(DESTDIR)$(sysconfdir)/zerowire/zerowire.toml" || \
 		install -D -m 644 dist/zerowire.toml "$(DESTDIR)$(sysconfdir)/zerowire/zerowire.toml"
 
@@ -183,6 +189,7 @@ uninstall: ## Remove what install put there
 	for unit in $(units); do rm -f "$(DESTDIR)$(unitdir)/$$unit"; done
 	rm -f "$(DESTDIR)$(sysusersdir)/zerowire.conf" "$(DESTDIR)$(tmpfilesdir)/zerowire.conf"
 	for file in $(shared); do rm -f "$(DESTDIR)$(datadir)/zerowire/$$file"; done
+	for file in $(documents) dist; do rm -f "$(DESTDIR)$(docdir)/$$file"; done
 	! cmp -s dist/zerowire.toml "$(DESTDIR)$(sysconfdir)/zerowire/zerowire.toml" || \
 		rm "$(DESTDIR)$(sysconfdir)/zerowire/zerowire.toml"
 	for program in zerowire zerowire-bench; do \

@@ -71,7 +71,6 @@ package() {
     sed 's/^$/./;s/^/ /' LICENSE-MIT >"$work/mit"
     sed -e "/^@mit@$/{r $work/mit" -e 'd}' dist/deb/copyright >"$doc/copyright"
     gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
-    [ "$name" != zerowire ] || cp README.md SECURITY.md docs/*.md "$doc"
     find "$root/usr/share/man" -type f -exec gzip -9n {} + 2>/dev/null || true
     depends=
     [ -z "$2" ] || depends=$(depends "$2")

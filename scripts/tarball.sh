@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 unset MAKEFLAGS MFLAGS MAKELEVEL
 ${MAKE:-make} -s install-program install-bench DESTDIR="$work" PREFIX=/usr/local BUILD="$build" >/dev/null
-cp README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$work/usr/local"
+cp LICENSE-APACHE LICENSE-MIT "$work/usr/local/share/doc/zerowire"
 mkdir -p "$out"
 tar -C "$work/usr/local" --sort name --mtime "@$epoch" --owner 0 --group 0 --numeric-owner \
     --transform "s|^\.|$name|S" -cJf "$out/$name.tar.xz" .

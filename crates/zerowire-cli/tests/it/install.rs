@@ -10,7 +10,9 @@ use std::process::{Command, Output, Stdio};
 
 use zerowire_testkit::cc::{shared_library, static_library};
 
-/// What is installed below PREFIX, beside the manual's pages.
+use crate::page_links::installed_links_lead_somewhere;
+
+/// What is installed below PREFIX, beside the pages of the manual and the documents.
 const FILES: [&str; 35] = [
     "bin/zerowire",
     "bin/zerowire-bench",
@@ -49,6 +51,25 @@ const FILES: [&str; 35] = [
     "share/zsh/site-functions/_zerowire-bench",
 ];
 
+/// The pages and their figures, in the folders of the tree, and the one of `dist` that they link to.
+fn documents() -> impl Iterator<Item = String> {
+    let folders = [
+        ("docs", "md"),
+        ("measurements", "md"),
+        ("measurements/data", "md"),
+        ("measurements/figures", "svg"),
+    ];
+    let below = folders.into_iter().flat_map(|(folder, kind)| {
+        let files =
+            root().join(folder).read_dir().expect(folder).map(|entry| entry.expect("an entry").path());
+        let files = files.filter(move |file| file.extension().is_some_and(|e| e == kind));
+        files
+            .map(move |file| format!("{folder}/{}", file.file_name().and_then(|n| n.to_str()).expect("text")))
+    });
+    let first = ["README.md", "SECURITY.md", "CHANGELOG.md", "dist"].map(str::to_owned);
+    first.into_iter().chain(below).map(|name| format!("share/doc/zerowire/{name}"))
+}
+
 /// All of it below PREFIX: each page of man/ lies in the folder of its section.
 pub fn installed() -> BTreeSet<String> {
     let pages = root().join("man").read_dir().expect("man").map(|entry| entry.expect("an entry").file_name());
@@ -60,7 +81,7 @@ pub fn installed() -> BTreeSet<String> {
         let section = page.rsplit('.').next().expect("a section");
         format!("share/man/man{section}/{page}")
     };
-    FILES.map(str::to_owned).into_iter().chain(pages.into_iter().map(place)).collect()
+    FILES.map(str::to_owned).into_iter().chain(pages.into_iter().map(place)).chain(documents()).collect()
 }
 
 pub fn root() -> PathBuf {
@@ -269,6 +290,7 @@ fn a_prefix_is_where_everything_names_it() {
     let prefix = folder.path().join("opt/zerowire");
     run(make("install", &[("PREFIX", &prefix), ("BUILD", &build)]).arg("STRIP="));
     assert_eq!(files(&prefix), installed());
+    installed_links_lead_somewhere(&prefix.join("share/doc/zerowire"));
     descriptions(Path::new("/"), &prefix);
     let program = folder.path().join("program");
     compile(&pkg_config(Path::new(""), &prefix, &["--cflags", "--libs"]), &[], &program);

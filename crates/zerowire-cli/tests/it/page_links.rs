@@ -99,6 +99,20 @@ fn links_lead_somewhere() {
     assert_eq!(dead_links(&root, &pages), []);
 }
 
+/// The pages that were installed in `folder` link to each other, and to what lies there. The sources
+/// do not.
+pub fn installed_links_lead_somewhere(folder: &Path) {
+    let folder = folder.canonicalize().expect("the pages");
+    let is_source = |(page, link): &(PathBuf, String)| {
+        let target = leads(page, link.split('#').next().expect("a part"));
+        ["ARCHITECTURE.md", "CONTRIBUTING.md", "crates", "lab"]
+            .iter()
+            .any(|source| target.starts_with(source))
+    };
+    let dead = dead_links(&folder, &pages(&folder, &FOLDERS)).into_iter();
+    assert_eq!(dead.filter(|link| !is_source(link)).collect::<Vec<_>>(), []);
+}
+
 /// The book has each page once, and its links to the pages lie beside its list.
 #[test]
 fn the_book_has_each_page() {

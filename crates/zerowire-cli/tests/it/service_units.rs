@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::install::{built, make, root, run, text};
+use crate::page_links::installed_links_lead_somewhere;
 
 /// Whether a program is there; if not, the test says that it did not run.
 fn has(program: &str, package: &str) -> bool {
@@ -137,11 +138,11 @@ fn the_tarball_has_the_programs_with_their_files() {
     let listed = text(run(Command::new("tar").arg("-tJf").arg(tarball.trim())).stdout);
     let files = listed.lines().filter(|line| !line.ends_with('/'));
     let of_library = ["include/", "lib/libzerowire", "lib/pkgconfig/", "share/man/man3/"];
-    let pages = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"].map(str::to_owned);
+    let licences = ["LICENSE-APACHE", "LICENSE-MIT"].map(|name| format!("share/doc/zerowire/{name}"));
     let wanted: BTreeSet<_> = crate::install::installed()
         .into_iter()
         .filter(|file| !of_library.iter().any(|start| file.starts_with(start)))
-        .chain(pages)
+        .chain(licences)
         .map(|file| format!("{name}/{file}"))
         .collect();
     assert_eq!(files.map(str::to_owned).collect::<BTreeSet<_>>(), wanted);
@@ -236,6 +237,9 @@ fn each_package_has_its_files() {
     for page in ["man1/zerowire-net.1.gz", "man5/zerowire.toml.5.gz", "doc/zerowire/copyright"] {
         assert!(all.contains(page), "no {page} in {all}");
     }
+    let unpacked = folder.path().join("unpacked");
+    run(Command::new("dpkg-deb").arg("--extract").arg(&made[0]).arg(&unpacked));
+    installed_links_lead_somewhere(&unpacked.join("usr/share/doc/zerowire"));
     // Everything belongs to root, and the same files give the same packages.
     assert!(all.lines().all(|line| line.contains(" root/root ")), "{all}");
     let again = packages(&folder.path().join("again"), &build);
