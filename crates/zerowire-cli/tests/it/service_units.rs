@@ -108,6 +108,33 @@ fn checkmodule_takes_the_selinux_module() {
     run(packed.arg("-o").arg(package).arg("-m").arg(module).arg("-f").arg(profile.join("zerowire.fc")));
 }
 
+/// The words of a line, with each choice of a pair of braces.
+fn expanded(line: &str) -> Vec<String> {
+    let parts = line.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    match parts {
+        Some((before, (choices, after))) => {
+            choices.split(',').flat_map(|choice| expanded(&format!("{before}{choice}{after}"))).collect()
+        }
+        None => line.split_whitespace().map(str::to_owned).collect(),
+    }
+}
+
+/// Those of packages, and those of the tarball and of `make install`.
+#[test]
+fn the_profiles_have_both_places_of_the_program_and_its_settings() {
+    let words = |file: &str| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(root().join("dist").join(file)).expect(file);
+        text.lines().flat_map(expanded).collect()
+    };
+    let (apparmor, selinux) = (words("apparmor/zerowire-service"), words("selinux/zerowire.fc"));
+    for (program, settings) in
+        [("/usr/bin/zerowire", "/etc/zerowire"), ("/usr/local/bin/zerowire", "/usr/local/etc/zerowire")]
+    {
+        assert!(apparmor.contains(program) && apparmor.contains(&format!("{settings}/**")), "{apparmor:?}");
+        assert!(selinux.contains(program) && selinux.contains(&format!("{settings}(/.*)?")), "{selinux:?}");
+    }
+}
+
 #[test]
 fn rpm_takes_the_spec_file() {
     if !has("rpmspec", "rpm") {
