@@ -16,4 +16,4 @@ mod wait;
 
 pub use not_run::not_run;
 pub use told::told_once;
-pub use wait::{PATIENCE, measure_until, median_within, wait_until};
+pub use wait::{PATIENCE, SetAtEnd, measure_until, median_within, wait_until};

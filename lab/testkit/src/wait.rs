@@ -1,13 +1,26 @@
 //! Waiting for what must come.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::not_run;
 
 /// How long anything may take before a test gives up. Only what the documents promise is asserted:
 /// by [`measure_until`].
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How long [`measure_until`] tries.
+const MEASURED: Duration = Duration::from_secs(60);
+
+/// Sets a flag when it goes, also where the test fails: a scope waits for its threads even then.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// Waits until `done`; fails with `what` where that takes too long.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -25,7 +38,7 @@ pub fn measure_until<T: Debug>(what: &str, keeps: impl Fn(&T) -> bool, mut round
     let (start, waited, mut rounds) = (Instant::now(), waited_for_cpu(), Vec::new());
     while !rounds.last().is_some_and(&keeps) {
         let took = start.elapsed();
-        if took >= 3 * PATIENCE {
+        if took >= MEASURED {
             let share = 100 * (waited_for_cpu() - waited).as_millis() / took.as_millis();
             assert!(share >= BUSY_PERCENT, "{what}: {rounds:.4?}");
             return not_run(&format!(

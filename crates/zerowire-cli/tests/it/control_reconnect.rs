@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use zerowire_guest::vsock::ConnState;
+use zerowire_testkit::SetAtEnd;
 use zerowire_testkit::net::ip;
 
 use crate::support::control::Controlled;
@@ -59,15 +60,14 @@ fn another_port_takes_the_place_of_the_first(mode: Mode) {
 
         let is_done = AtomicBool::new(false);
         let (status, text) = std::thread::scope(|scope| {
+            let _ends = SetAtEnd(&is_done);
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     other.ping(&mut peer_of_other);
                 }
                 other.ping(&mut peer_of_other);
             });
-            let answer = server.ask("PATCH", "/vms/zwra?reconnect", &patch.to_string());
-            is_done.store(true, Ordering::Relaxed);
-            answer
+            server.ask("PATCH", "/vms/zwra?reconnect", &patch.to_string())
         });
         assert_eq!(status, 200, "{text}");
         let config = serde_json::from_str::<Value>(&text).expect("JSON")["config"].take();
@@ -165,6 +165,7 @@ fn nobody_gets_what_a_vm_has_while_it_is_away(mode: Mode) {
         let thief = json!({ "socket": server.path("zwaway"), "port": "tap:zwthief" }).to_string();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let ends = SetAtEnd(&is_done);
             let asks = scope.spawn(|| {
                 let mut statuses = Vec::new();
                 while !is_done.load(Ordering::Relaxed) {
@@ -178,7 +179,7 @@ fn nobody_gets_what_a_vm_has_while_it_is_away(mode: Mode) {
                 server.ask("PATCH", "/vms/zwaway?reconnect", &patch).0
             };
             let changes: Vec<_> = (0..10).map(|n| change(["tap:zwelse", "tap:zwaway"][n % 2])).collect();
-            is_done.store(true, Ordering::Relaxed);
+            drop(ends);
             let statuses = asks.join().expect("no panic");
             assert!(statuses.iter().all(|status| *status == 409), "{statuses:?}");
             assert_eq!(changes, [200; 10]);

@@ -15,6 +15,7 @@ use zerowire_guest::net::{FramePool, FrameShape, Layout, VirtioNetHdr};
 use crate::support::{
     Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns, measure_until, vsock,
 };
+use zerowire_testkit::SetAtEnd;
 use zerowire_testkit::net::ip;
 
 /// How far a rate may be off.
@@ -111,6 +112,7 @@ fn frames_in(guest: &mut Guest, peer: &Peer, mbits: u64) -> f64 {
     let frame = frames::frame(1, frame_len(mbits));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = SetAtEnd(&done);
         scope.spawn(|| {
             // Twice as many as may pass.
             let a_second = 2.0 * 1e6 * mbits as f64 / (8 * frame.len()) as f64;
@@ -123,14 +125,12 @@ fn frames_in(guest: &mut Guest, peer: &Peer, mbits: u64) -> f64 {
             }
         });
         let rx = &mut guest.pairs[0].rx;
-        let rate = measure(|| {
+        measure(|| {
             let mut bytes = 0;
             rx.harvest(usize::MAX, |frame| bytes += frame.len).expect("a sound ring");
             rx.publish().expect("published");
             bytes
-        });
-        done.store(true, Ordering::Relaxed);
-        rate
+        })
     })
 }
 

@@ -8,6 +8,7 @@ use crate::support::dirty::{Migration, without_mark};
 use crate::support::{Backend, Guest, Peer, Vm, frames, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_testkit::SetAtEnd;
 use zerowire_testkit::net::veth::veth;
 
 /// Has the writes of the device noted from now on.
@@ -77,6 +78,7 @@ fn frames_under_way_when_the_rings_stop_are_noted() {
             let migration = migrate(&mut guest);
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
+                let _ends = SetAtEnd(&stop);
                 let noise = Peer::new("v1");
                 scope.spawn(|| {
                     let noise = noise;
@@ -89,7 +91,6 @@ fn frames_under_way_when_the_rings_stop_are_noted() {
                 std::thread::sleep(Duration::from_millis(u64::from(round % 5)));
                 guest.driver.stop().expect("stopped");
                 migration.check(&guest.memory, &format!("round {round}"));
-                stop.store(true, Ordering::Relaxed);
             });
             guest.driver.resume(&mut guest.pairs).expect("resumed");
             while guest.recv(0, Duration::from_millis(20)).is_some() {}

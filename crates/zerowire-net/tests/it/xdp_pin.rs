@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use zerowire_guest::net::{Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
 use zerowire_sys::xdp::{Socket, SocketOptions, Umem, UmemOptions};
+use zerowire_testkit::SetAtEnd;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::own_process;
@@ -31,6 +32,7 @@ fn memory_changes_under_traffic_within_the_bound() {
         let mut guest = backend.guest("a", &NetOptions { queue_pairs: 2, ..options(0, Layout::Single) });
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _ends = SetAtEnd(&stop);
             let noise = Peer::new("v1");
             scope.spawn(|| {
                 let noise = noise;
@@ -50,7 +52,6 @@ fn memory_changes_under_traffic_within_the_bound() {
                 guest.driver.transport().remove_memory(&region).expect("unplugged");
                 guest.memory.remove_region(GuestAddr(2 << 32)).expect("removed");
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         let stats = backend.stats("a");
         assert_eq!((stats.ring_errors, stats.connection_errors), (0, 0), "{:?}", stats.last_error);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
+use zerowire_testkit::PATIENCE;
 use zerowire_vhost::serve::{Endpoint, StartError};
 use zerowire_vhost_user::{
     Config, FLAG_NEED_REPLY, MessageSocket, Request, VERSION, VringState, features as f, protocol as p,
@@ -17,9 +18,6 @@ use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError};
 
 /// More than 32 bits would show if the rest of the field were not 0.
 const CID: u64 = 0xfedc_ba98;
-
-/// How long anything may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(dir: &Path, name: &str, cid: u64) -> VsockConfig {
     VsockConfig::new(

@@ -9,7 +9,7 @@ use crate::support::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{ConnState, HOST_CID, Op, SocketType, StackOptions, VsockOptions, VsockStack};
 use zerowire_guest::{GuestAddr, Transport};
-use zerowire_testkit::own_process;
+use zerowire_testkit::{SetAtEnd, own_process};
 
 #[test]
 fn connections_survive_queues_that_stop_and_go_on() {
@@ -118,6 +118,7 @@ fn memory_comes_and_goes_under_traffic() {
     let done = AtomicBool::new(false);
     let bytes = pattern(100_000, 1);
     std::thread::scope(|s| {
+        let ends = SetAtEnd(&done);
         let host = s.spawn(|| {
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
@@ -138,7 +139,7 @@ fn memory_comes_and_goes_under_traffic() {
             guest.send(conn, &bytes);
             rounds += 1;
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         // The host may have begun another round before it saw.
         while !host.is_finished() {
             guest.stack.turn(Duration::from_micros(300)).expect("sound");

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire::xdp::{Mode, SenderOptions, XdpSender};
-use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, HERE, Lab, frame, in_lab};
 use zerowire_testkit::net::run;
+use zerowire_testkit::{PATIENCE, SetAtEnd};
 
 fn open(options: SenderOptions) -> XdpSender {
     XdpSender::open(options).unwrap_or_else(|e| panic!("{e}"))
@@ -348,6 +348,7 @@ fn an_interface_that_changes_under_load_never_hangs_a_sender() {
         let (mut pushed, mut back) = (0, 0);
         std::thread::scope(|s| {
             s.spawn(|| {
+                let _ends = SetAtEnd(&stop);
                 for _ in 0..5 {
                     std::thread::sleep(Duration::from_millis(20));
                     lab.down(HERE);
@@ -355,7 +356,6 @@ fn an_interface_that_changes_under_load_never_hangs_a_sender() {
                     lab.up(HERE);
                 }
                 lab.delete(HERE);
-                stop.store(true, std::sync::atomic::Ordering::Relaxed);
             });
             loop {
                 let last = stop.load(std::sync::atomic::Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl Default for VhostUserOptions {
                 | protocol::RESET_DEVICE
                 | protocol::CONFIGURE_MEM_SLOTS
                 | protocol::STATUS,
-            reply_timeout: Duration::from_secs(10),
+            reply_timeout: Duration::from_secs(40),
         }
     }
 }

@@ -318,4 +318,4 @@ impl Server {
 }
 
 /// Long enough for anything in these tests, however slow the machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(40);
