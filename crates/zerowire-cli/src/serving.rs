@@ -53,6 +53,22 @@ pub fn named_vms<T, C>(
     vms.collect::<Result<_>>().map(Some)
 }
 
+/// The name of the VM that the options describe, of which this one may be given.
+pub fn own_name(name: &Option<String>) -> String {
+    name.clone().unwrap_or_else(|| "vm0".to_owned())
+}
+
+/// Refuses options of a VM where they describe none; each one says whether it was given. The VMs
+/// that come by the control socket would go without what they ask for.
+pub fn refuse_without_vm(options: &[(&str, bool)]) -> Result<()> {
+    if let Some((option, _)) = options.iter().find(|(_, given)| *given) {
+        bail!(
+            "{option} needs --socket PATH or --fd N: it holds for that VM, and for none that --control adds"
+        );
+    }
+    Ok(())
+}
+
 /// Blocks the signals that [`serve`] waits for. Call this before threads are started.
 pub fn block_signals() -> Result<Signals> {
     Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
@@ -156,6 +172,18 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     // To raise the soft limit up to the hard one is always allowed.
     let _ = setrlimit(Resource::Nofile, limit);
     limit.maximum
+}
+
+/// The options of a command that describe its only VM, but for those that say where its socket is.
+#[cfg(test)]
+pub fn options_of_a_vm<A: clap::Args>() -> Vec<String> {
+    let command = A::augment_args(clap::Command::new("command"));
+    let of_a_vm = |arg: &&clap::Arg| {
+        let others = command.get_arg_conflicts_with(arg);
+        ["vm", "config"].iter().all(|name| others.iter().any(|other| other.get_id() == *name))
+    };
+    let names = command.get_arguments().filter(of_a_vm).filter_map(clap::Arg::get_long);
+    names.filter(|name| !["socket", "fd"].contains(name)).map(|name| format!("--{name}")).collect()
 }
 
 #[cfg(test)]

@@ -81,7 +81,12 @@ impl Key {
         // Sections that a text speaks of stand on the command's page.
         let page = table.command.get_display_name().unwrap_or_else(|| table.command.get_name());
         let help = help(option).replace("' below", &format!("' in {page}(1)"));
-        let mut text = vec![sentence(&help)];
+        // What an option is without a value is said below, of the key.
+        let help = match self.need {
+            Need::OrOption => &help,
+            Need::Required | Need::Or(_) => help.split(" Default: ").next().unwrap_or(&help),
+        };
+        let mut text = vec![sentence(help)];
         let values = possible_values(option);
         if !values.is_empty() {
             text.push(format!("One of: {}.", values.join("; ")));
@@ -137,6 +142,19 @@ mod tests {
         assert!(page.contains(item), "{page}");
         assert!(page.contains(".SH \"[vm.net]\"\n.PP\nA device.\n"), "{page}");
         assert!(page.contains(".nf\n[vm]\nname = 'a'\n.fi\n"), "{page}");
+    }
+
+    #[test]
+    fn what_an_option_is_by_default_holds_for_keys_that_it_stands_in_for() {
+        let text = |need| {
+            let mut command = Command::new("net").arg(Arg::new("mac").long("mac").help("It. Default: one"));
+            command.build();
+            let table = KeyTable { name: "", about: "", command: &command, keys: &[] };
+            Key { need, note: "", ..KEY }.item(&table).expect("an item")
+        };
+        assert!(text(Need::OrOption).contains("\nIt. Default: one.\nWithout it"));
+        assert!(text(Need::Required).ends_with("\nIt.\nRequired.\n"));
+        assert!(text(Need::Or("none")).ends_with("\nIt.\nWithout it: none.\n"));
     }
 
     #[test]

@@ -33,7 +33,12 @@ pub(super) fn vms(args: &NetArgs, text: ReadText, handed: &HandedSockets) -> Res
 /// The ports that the arguments name. A file's are not among them.
 pub(super) fn ports(args: &NetArgs) -> impl Iterator<Item = Result<PortSpec>> {
     let of_vm = |spec: &String| parse_vm(spec).and_then(|(_, vm)| port(&vm.port));
-    args.vm.iter().map(of_vm).chain([port(&args.port)])
+    args.vm.iter().map(of_vm).chain([port(own_port(args))])
+}
+
+/// The port of the command line's own VM.
+fn own_port(args: &NetArgs) -> &str {
+    args.port.as_deref().unwrap_or("tap:zerowire0")
 }
 
 /// What the command line says of VMs that say nothing themselves.
@@ -108,6 +113,15 @@ fn named(args: &NetArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<V
     }
     let Some(endpoint) = args.socket.endpoint(handed) else {
         if may_be_none {
+            let device = &args.device;
+            serving::refuse_without_vm(&[
+                ("--port", args.port.is_some()),
+                ("--name", args.name.is_some()),
+                ("--mac", device.mac.is_some()),
+                ("--guard", device.guard.is_some()),
+                ("--tx-limit", device.tx_limit.is_some()),
+                ("--rx-limit", device.rx_limit.is_some()),
+            ])?;
             return Ok(Vec::new());
         }
         bail!(
@@ -116,7 +130,7 @@ fn named(args: &NetArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec<V
     };
     let guard = guard(args.device.guard.as_deref(), args.device.mac)?;
     let limits = Limits { transmit: args.device.tx_limit, receive: args.device.rx_limit };
-    let vm = VmConfig::new(args.name.clone(), endpoint, port(&args.port)?);
+    let vm = VmConfig::new(serving::own_name(&args.name), endpoint, port(own_port(args))?);
     let vm = vm.mac(args.device.mac).guard(guard).limits(limits);
     Ok(vec![defaults.complete(vm, None, None)])
 }

@@ -61,12 +61,12 @@ pub struct NetArgs {
     #[command(flatten)]
     socket: SocketArgs,
     /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with
-    /// options; see 'Ports' below.
-    #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
-    port: String,
-    /// Name of the VM in logs and statistics.
-    #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
-    name: String,
+    /// options; see 'Ports' below. Default: tap:zerowire0.
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["vm", "config"])]
+    port: Option<String>,
+    /// Name of the VM in logs and statistics. Default: vm0.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["vm", "config"])]
+    name: Option<String>,
     /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
     /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, tx-limit=LIMIT,
     /// rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more,

@@ -75,6 +75,15 @@ fn named(args: &VsockArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec
     }
     let Some(endpoint) = args.socket.endpoint(handed) else {
         if may_be_none {
+            let rates = args.limits.rates();
+            serving::refuse_without_vm(&[
+                ("--cid", args.cid.is_some()),
+                ("--uds", args.uds.is_some()),
+                ("--groups", args.groups.is_some()),
+                ("--name", args.name.is_some()),
+                ("--tx-limit", rates.transmit.is_some()),
+                ("--rx-limit", rates.receive.is_some()),
+            ])?;
             return Ok(Vec::new());
         }
         bail!(
@@ -85,9 +94,9 @@ fn named(args: &VsockArgs, text: ReadText, handed: &HandedSockets) -> Result<Vec
     let (Some(cid), Some(uds)) = (args.cid, &args.uds) else {
         bail!("a single VM needs its address and the host's end: give --cid N and --uds PATH");
     };
-    let groups = checked_groups(split_groups(&args.groups));
-    let groups = groups.with_context(|| format!("--groups {}", args.groups))?;
-    let vm = VsockConfig::new(args.name.clone(), endpoint, cid, uds.clone());
+    let groups = args.groups.as_deref().unwrap_or(DEFAULT_GROUP);
+    let groups = checked_groups(split_groups(groups)).with_context(|| format!("--groups {groups}"))?;
+    let vm = VsockConfig::new(serving::own_name(&args.name), endpoint, cid, uds.clone());
     Ok(vec![defaults.complete(vm.groups(groups).rates(args.limits.rates()))])
 }
 

@@ -48,12 +48,12 @@ pub struct VsockArgs {
     #[command(flatten)]
     uds_access: UdsArgs,
     /// Groups of the VM, with + between them. VMs of one process that share a group reach each
-    /// other by CID.
-    #[arg(long, value_name = "A+B", default_value = "default", conflicts_with_all = ["vm", "config"])]
-    groups: String,
-    /// Name of the VM in logs and statistics.
-    #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
-    name: String,
+    /// other by CID. Default: the group 'default'.
+    #[arg(long, value_name = "A+B", conflicts_with_all = ["vm", "config"])]
+    groups: Option<String>,
+    /// Name of the VM in logs and statistics. Default: vm0.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["vm", "config"])]
+    name: Option<String>,
     /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B,
     /// tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP, socket-mode=MODE,
     /// uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256. In a LIMIT

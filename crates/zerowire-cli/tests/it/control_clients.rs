@@ -142,6 +142,7 @@ fn a_control_socket_that_cannot_be_had_ends_the_start() {
             (&["--control-mode", "0600", "--socket", "/tmp/zw"], 2, "--control <PATH>"),
             (&["--control", "/tmp/zw", "--control-mode", "rw"], 2, "octal"),
             (&["--control", "/tmp/zw", "--postcopy"], 2, "--postcopy with --control"),
+            (&["--control", "/tmp/zw", "--guard", "vlan=off"], 2, "--guard needs --socket PATH or --fd N"),
             (&["--socket", "/tmp/zw", "--metrics", "localhost"], 2, "numeric HOST"),
             (&["--port", "tap:zw"], 2, "or --control PATH"),
         ] {

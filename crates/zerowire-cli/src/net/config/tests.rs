@@ -1,3 +1,5 @@
+use clap::{Args as _, FromArgMatches as _};
+
 use super::*;
 
 fn defaults() -> Defaults {
@@ -117,4 +119,28 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
         assert!(vm_of(bad).unwrap_err().to_string().contains(word), "{bad}");
     }
     assert!(token_policy("maybe").is_err());
+}
+
+#[test]
+fn options_of_a_vm_are_refused_where_there_is_none() {
+    let vms = |more: &[&str]| {
+        let command = NetArgs::augment_args(clap::Command::new("net"));
+        let matches = command.try_get_matches_from([&["net", "--control", "/c"], more].concat());
+        let args = NetArgs::from_arg_matches(&matches.expect("good options")).expect("arguments");
+        vms(&args, file::text_at_start, &HandedSockets::default())
+    };
+    let values = [
+        ("--port", "tap:t"),
+        ("--name", "a"),
+        ("--mac", "52:54:00:00:00:01"),
+        ("--guard", "vlan=off"),
+        ("--tx-limit", "1M/s"),
+        ("--rx-limit", "1M/s"),
+    ];
+    assert_eq!(serving::options_of_a_vm::<NetArgs>(), values.map(|(option, _)| option));
+    for (option, value) in values {
+        let said = vms(&[option, value]).expect_err("there is no VM").to_string();
+        assert!(said.starts_with(&format!("{option} needs --socket PATH or --fd N")), "{said}");
+    }
+    assert_eq!(vms(&[]).expect("none yet"), []);
 }

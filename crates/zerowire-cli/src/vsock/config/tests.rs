@@ -1,3 +1,5 @@
+use clap::{Args as _, FromArgMatches as _};
+
 use super::*;
 
 /// The VM of `--vm`.
@@ -52,4 +54,28 @@ fn groups_have_names() {
     assert!(groups("a+").unwrap_err().to_string().contains("'a+'"));
     assert!(checked_groups(Vec::new()).unwrap_err().to_string().contains("group of its own"));
     assert!(checked_groups(vec!["a+b".to_owned()]).is_err());
+}
+
+#[test]
+fn options_of_a_vm_are_refused_where_there_is_none() {
+    let vms = |more: &[&str]| {
+        let command = VsockArgs::augment_args(clap::Command::new("vsock"));
+        let matches = command.try_get_matches_from([&["vsock", "--control", "/c"], more].concat());
+        let args = VsockArgs::from_arg_matches(&matches.expect("good options")).expect("arguments");
+        vms(&args, file::text_at_start, &HandedSockets::default())
+    };
+    let values = [
+        ("--cid", "3"),
+        ("--uds", "/u"),
+        ("--groups", "a"),
+        ("--name", "a"),
+        ("--tx-limit", "1M/s"),
+        ("--rx-limit", "1M/s"),
+    ];
+    assert_eq!(serving::options_of_a_vm::<VsockArgs>(), values.map(|(option, _)| option));
+    for (option, value) in values {
+        let said = vms(&[option, value]).expect_err("there is no VM").to_string();
+        assert!(said.starts_with(&format!("{option} needs --socket PATH or --fd N")), "{said}");
+    }
+    assert_eq!(vms(&[]).expect("none yet"), []);
 }
