@@ -134,6 +134,24 @@ fn man_shows_the_pages_without_a_warning() {
     }
 }
 
+#[test]
+fn pages_name_pages_that_are_there() {
+    let named = |word: &str| {
+        let (name, section) = word.split_once('(')?;
+        let section = section.split(')').next().filter(|section| section.len() == 1)?;
+        let name = name.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+        name.starts_with("zerowire").then(|| format!("{name}.{section}"))
+    };
+    let dir = folder("man");
+    for file in std::fs::read_dir(&dir).expect("pages").flatten() {
+        let text = std::fs::read_to_string(file.path()).expect("a page");
+        let text = text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "");
+        for page in text.split_whitespace().filter_map(named) {
+            assert!(dir.join(&page).exists(), "{} names {page}", file.path().display());
+        }
+    }
+}
+
 /// What the parser says of a file with these lines.
 fn said(lines: &str) -> String {
     match file::parse(lines, "a file", |vm| Some(vm.name)) {

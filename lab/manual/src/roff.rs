@@ -22,6 +22,11 @@ pub(crate) fn heading(name: &str) -> String {
     format!(".SH \"{}\"\n", escaped(name))
 }
 
+/// The heading of a part of a section.
+pub(crate) fn subheading(name: &str) -> String {
+    format!(".SS \"{}\"\n", escaped(name))
+}
+
 /// A paragraph.
 pub(crate) fn paragraph(text: &str) -> String {
     format!(".PP\n{}\n", escaped(text))

@@ -1,5 +1,5 @@
 use super::*;
-use clap::Arg;
+use clap::{Arg, ArgAction};
 
 fn program() -> Command {
     let serve = Command::new("serve")
@@ -21,6 +21,23 @@ fn a_program_has_a_page_and_each_command_one_of_its_own() {
         assert!(serve.contains(text), "no {text} in {serve}");
     }
     assert!(serve.starts_with(".TH tool-serve 1 \"\" \"zerowire 1.2\" zerowire\n"), "{serve}");
+}
+
+#[test]
+fn commands_of_a_command_stand_on_its_page() {
+    let all = || Arg::new("all").long("all").global(true).help("Of all");
+    let start = Command::new("start")
+        .about("Starts it.")
+        .arg(Arg::new("fast").long("fast").action(ArgAction::SetTrue).help("At once"));
+    let run = Command::new("run").subcommand(start).subcommand_required(true);
+    let own = Command::new("own").arg(all()).subcommand(Command::new("list").about("Lists.")).subcommand(run);
+    let pages = pages(Command::new("tool").version("1.2").subcommand(own), &[]).expect("pages");
+    assert_eq!(pages.keys().collect::<Vec<_>>(), ["tool-own.1", "tool.1"]);
+    let (_, commands) = pages["tool-own.1"].split_once(".SH \"COMMANDS\"\n").expect("a section");
+    let wanted = ".SS \"list\"\nLists.\n.PP\n\\fBtool own list\\fR \n.SS \"run start\"\nStarts it.\n.PP\n\
+                  \\fBtool own run start\\fR [\\fB\\-\\-fast\\fR] \n.TP\n\\fB\\-\\-fast\\fR\nAt once\n\
+                  .SH \"SEE ALSO\"\n";
+    assert!(commands.starts_with(wanted), "{commands}");
 }
 
 #[test]
