@@ -129,9 +129,9 @@ pub struct PacketArgs {
 }
 
 const AFTER_HELP: &str = "\
-Frames go out byte for byte as captured; only segmented ones get their checksum and lengths prepared. SIGINT and SIGTERM \
-end the program with the summary. The exit code is 0 when all was sent that was asked for, or after a signal; 1 after an \
-error, which names the packet, counted from 1.
+Frames go out byte for byte as captured; only segmented ones get their checksum and lengths prepared.
+Exit status: 0 all sent that was asked for, 1 an error, which names the packet (counted from 1), 2 wrong arguments, 130 or 143 \
+ended by SIGINT or SIGTERM, with the summary.
 
 Limits: packets up to 262144 bytes captured, pcapng blocks of packets up to 1 MiB, 65536 interfaces a pcapng section. \
 Frames go up to the MTU and 14 bytes (4 more with a VLAN tag), segmented ones up to 65550. A capture lies in the port's \
