@@ -68,7 +68,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap -d 'Captu
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-filter -d 'Capture what passes this filter: a part of what pcap-filter(7) has, such as \'tcp port 443 and not host 10.0.0.1\'. docs/capture.md has the words' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-filter -d 'Capture what passes this filter: a part of what pcap-filter(7) has, such as \'port 443 and not inbound\'. docs/capture.md has the words of each device' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control -d 'Unix socket for \'zerowire ctl\', curl and other clients of its HTTP API: they add, change, remove and drain VMs and read statistics. With it a server may start without VMs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-owner -d 'User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and the user of this process may in any case' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-group -d 'Group whose users may manage: a name of /etc/group or a number' -r
@@ -122,7 +122,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap -d 'Cap
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-filter -d 'Capture what passes this filter: a part of what pcap-filter(7) has, such as \'tcp port 443 and not host 10.0.0.1\'. docs/capture.md has the words' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-filter -d 'Capture what passes this filter: a part of what pcap-filter(7) has, such as \'port 443 and not inbound\'. docs/capture.md has the words of each device' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control -d 'Unix socket for \'zerowire ctl\', curl and other clients of its HTTP API: they add, change, remove and drain VMs and read statistics. With it a server may start without VMs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-owner -d 'User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and the user of this process may in any case' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-group -d 'Group whose users may manage: a name of /etc/group or a number' -r

@@ -41,8 +41,8 @@ pub struct PcapArgs {
     /// Capture the VM of this name, and no others; repeat for more.
     #[arg(long, value_name = "NAME", requires = "pcap")]
     pcap_vm: Vec<String>,
-    /// Capture what passes this filter: a part of what pcap-filter(7) has, such as 'tcp port 443
-    /// and not host 10.0.0.1'. docs/capture.md has the words.
+    /// Capture what passes this filter: a part of what pcap-filter(7) has, such as 'port 443 and
+    /// not inbound'. docs/capture.md has the words of each device.
     #[arg(long, value_name = "FILTER", requires = "pcap")]
     pcap_filter: Option<String>,
 }
@@ -114,5 +114,55 @@ pub fn begin(options: &CaptureOptions) -> Result<Arc<Capture>, CaptureError> {
 pub fn finish(capture: Option<&Arc<Capture>>) {
     if capture.is_some_and(|capture| !capture.finish(PATIENCE)) {
         tracing::error!("the end of the capture is lost: nobody took it within {PATIENCE:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args as _;
+    use zerowire_capture::{LINKTYPE_ETHERNET, LINKTYPE_VSOCK};
+
+    use super::*;
+
+    /// The devices that take this filter, as the page names them.
+    fn devices(filter: &str) -> String {
+        let takes = |link| CaptureFilter::parse(filter, link).is_ok();
+        let all = [("net", LINKTYPE_ETHERNET), ("vsock", LINKTYPE_VSOCK)];
+        let taken: Vec<_> = all.iter().filter(|(_, link)| takes(*link)).map(|(name, _)| *name).collect();
+        taken.join(", ")
+    }
+
+    #[test]
+    fn the_help_of_both_devices_has_a_filter_for_both() {
+        let command = PcapArgs::augment_args(clap::Command::new("a"));
+        let option = command.get_arguments().find(|arg| arg.get_id() == "pcap_filter").expect("an option");
+        let help = option.get_help().expect("a text").to_string();
+        let filter = help.split('\'').nth(1).expect("an example");
+        assert_eq!(devices(filter), "net, vsock", "{filter}");
+    }
+
+    #[test]
+    fn the_page_says_which_device_takes_each_word() {
+        let values = [
+            ("ADDRESS/BITS", "10.0.0.0/8"),
+            ("ADDRESS", "10.0.0.1"),
+            ("MAC", "52:54:00:00:00:01"),
+            ("FIRST-LAST", "1-2"),
+            ("NUMBER", "3"),
+            ("BYTES", "60"),
+        ];
+        let page = include_str!("../../../docs/capture.md");
+        let (_, table) = page.split_once("| word | device | what it is about |").expect("a table");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let mut checked = 0;
+        for row in rows {
+            let columns: Vec<_> = row.split(" | ").collect();
+            for word in columns[0].split('`').skip(1).step_by(2) {
+                let filter = values.iter().fold(word.to_owned(), |text, (from, to)| text.replace(from, to));
+                assert_eq!(devices(&filter), columns[1], "{filter}");
+                checked += 1;
+            }
+        }
+        assert_eq!(checked, 21);
     }
 }
