@@ -155,7 +155,7 @@ struct CopyArgs {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     path: PathArg,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short
-    /// pieces. The default was measured, see docs/net.md.
+    /// pieces. The default was measured, see measurements/net.md.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
     gather_max: usize,
     /// Received frames up to this many bytes, virtio-net header included, are copied where nothing
