@@ -81,11 +81,12 @@ impl Key {
         // Sections that a text speaks of stand on the command's page.
         let page = table.command.get_display_name().unwrap_or_else(|| table.command.get_name());
         let help = help(option).replace("' below", &format!("' in {page}(1)"));
-        // What an option is without a value is said below, of the key.
-        let help = match self.need {
-            Need::OrOption => &help,
-            Need::Required | Need::Or(_) => help.split(" Default: ").next().unwrap_or(&help),
+        // What an option says of itself is said below, of the key.
+        let of_the_option = match self.need {
+            Need::OrOption => " It holds for VMs that ",
+            Need::Required | Need::Or(_) => " Default: ",
         };
+        let help = help.split(of_the_option).next().unwrap_or(&help);
         let mut text = vec![sentence(help)];
         let values = possible_values(option);
         if !values.is_empty() {
@@ -145,9 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn what_an_option_is_by_default_holds_for_keys_that_it_stands_in_for() {
+    fn what_an_option_says_of_itself_is_not_said_of_keys() {
         let text = |need| {
-            let mut command = Command::new("net").arg(Arg::new("mac").long("mac").help("It. Default: one"));
+            let help = "It. Default: one. It holds for VMs that lack it";
+            let mut command = Command::new("net").arg(Arg::new("mac").long("mac").help(help));
             command.build();
             let table = KeyTable { name: "", about: "", command: &command, keys: &[] };
             Key { need, note: "", ..KEY }.item(&table).expect("an item")

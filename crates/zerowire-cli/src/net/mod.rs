@@ -140,10 +140,10 @@ struct DeviceArgs {
 #[derive(Args, Debug)]
 struct MetadataArgs {
     /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
-    /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
+    /// inside the guest; SIGHUP reads it again. It holds for VMs that name none.
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
-    /// Whether metadata requests need a session token, of VMs that say nothing of it.
+    /// Whether metadata requests need a session token. It holds for VMs that say nothing of it.
     #[arg(long, value_name = "WHEN", default_value = "required")]
     metadata_token: TokenArg,
 }
