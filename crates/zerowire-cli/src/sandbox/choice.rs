@@ -37,7 +37,7 @@ impl SandboxArg {
     /// Refuses what has no effect, such as a `user`, or can't be had, for the reason in `refusal`.
     pub(crate) fn check(self, user: Option<Owner>, refusal: Option<String>) -> Result<()> {
         match (self, refusal) {
-            (Self::On, Some(why)) => bail!(why),
+            (Self::On, Some(why)) => bail!(refused(&why)),
             (Self::Off, _) if user.is_some() => {
                 bail!("--user names whom confined processes belong to: --sandbox off has none")
             }
@@ -58,6 +58,11 @@ impl SandboxArg {
         }
         OBSTACLE.get_or_init(|| why).is_none()
     }
+}
+
+/// The error where `--sandbox on` was given, and can't be had for this reason.
+pub(crate) fn refused(why: &str) -> String {
+    format!("--sandbox on with {why}")
 }
 
 /// Why the VMs are not confined. None before that is settled, and where they are.

@@ -31,8 +31,8 @@ pub(crate) use zerowire_cli::lock;
 use zerowire_confine::Owner;
 
 use crate::access;
-pub(crate) use choice::obstacle;
 pub use choice::{SandboxArg, trial};
+pub(crate) use choice::{obstacle, refused};
 
 /// Nobody.
 pub const NOBODY: Owner = Owner { user: 65534, group: 65534 };

@@ -405,7 +405,10 @@ fn what_no_child_can_serve_is_refused_at_the_start() {
     let socket = dir.path().join("s").display().to_string();
     let postcopy = ["--sandbox", "on", "--socket", &socket, "--port", "tap:zwnone", "--postcopy"];
     let (code, _, log) = Program::run(&postcopy);
-    assert!(code == 2 && log.contains("--postcopy") && log.contains("--sandbox off"), "{code} {log}");
+    assert!(
+        code == 2 && log.contains("--sandbox on with --postcopy") && log.contains("--sandbox off"),
+        "{code} {log}"
+    );
     let (code, _, log) = Program::run(&["--sandbox", "on", "--fd", "99", "--port", "tap:zwnone"]);
     assert!(code == 1 && log.contains("descriptor 99 is not a unix stream socket"), "{code} {log}");
 }

@@ -52,6 +52,7 @@ fn what_no_child_can_do_is_served_without() {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(NOT_CONFINED)).collect();
         let words = ["--postcopy", "--sandbox off"];
         assert!(lines.len() == 1 && words.iter().all(|word| lines[0].contains(word)), "{log}");
+        assert!(!log.contains("--sandbox on"), "nobody has asked for that: {log}");
         assert_eq!(children(&program), Vec::<i32>::new());
         program.stop();
         let few = Restrict { descriptors: Some((256, 512)), ..Restrict::default() };
@@ -59,6 +60,7 @@ fn what_no_child_can_do_is_served_without() {
         program.wait_log("listening on");
         let log = program.log();
         assert!(log.contains(NOT_CONFINED) && log.contains("'ulimit -n 1024'"), "{log}");
+        assert!(!log.contains("--sandbox on"), "nobody has asked for that: {log}");
         program.stop();
         // The supervisor may pin all, and can't let a child pin as much.
         let mut bound = Command::new("setpriv");
@@ -150,6 +152,7 @@ fn a_vsock_device_is_served_without_where_no_child_can_do_it() {
         wait_until("it serves", || dir.path().join("host").exists());
         let log = program.log();
         assert!(log.contains(word) && log.contains("--sandbox off"), "{log}");
+        assert!(!log.contains("--sandbox on"), "nobody has asked for that: {log}");
         assert_eq!(children(&program), Vec::<i32>::new());
         program.stop();
     }

@@ -35,7 +35,7 @@ use zerowire_vhost::serve::{StartError, inherit};
 
 use super::NetArgs;
 use crate::sandbox::cpu::CpuSum;
-use crate::sandbox::{NOBODY, SandboxArg, owner};
+use crate::sandbox::{NOBODY, SandboxArg, owner, refused};
 use supervisor::Supervisor;
 use vm::Common;
 
@@ -78,7 +78,7 @@ impl SandboxArgs {
         capture: Option<Arc<Capture>>,
     ) -> Result<Supervisor, ServerError> {
         for vm in &vms {
-            check(vm).map_err(|text| StartError::Limit { vm: vm.name.clone(), text })?;
+            check(vm).map_err(|why| StartError::Limit { vm: vm.name.clone(), text: refused(&why) })?;
         }
         zerowire_net::check_vms(&vms.iter().collect::<Vec<_>>())?;
         let inherited = inherit(vms.iter().map(|vm| (vm.name.as_str(), &vm.endpoint)))?;
@@ -92,7 +92,7 @@ impl SandboxArgs {
 
 /// Why no child can offer what was asked for.
 fn refusal(args: &NetArgs) -> Option<String> {
-    let why = "--sandbox on with --postcopy: no confined process can offer that; leave it out, or give --sandbox off";
+    let why = "--postcopy: no confined process can offer that; leave it out, or give --sandbox off";
     args.postcopy.then(|| why.to_owned())
 }
 
@@ -101,7 +101,7 @@ fn check(vm: &VmConfig) -> Result<(), String> {
     let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let port = &vm.port;
     let checked = port.check_descriptors(allowed);
-    checked.map_err(|why| format!("--sandbox on with port {port}: {why}, or --sandbox off"))
+    checked.map_err(|why| format!("port {port}: {why}, or --sandbox off"))
 }
 
 /// Why a child can pin less of this VM's memory than this process can. With `--sandbox on` it may

@@ -91,16 +91,14 @@ impl VsockSandboxArgs {
             ),
         ];
         let refused = refused.into_iter().find(|(given, ..)| *given);
-        Ok(refused.map(|(_, option, why)| {
-            format!("--sandbox on with {option}: {why}; leave it out, or give --sandbox off")
-        }))
+        Ok(refused.map(|(_, option, why)| format!("{option}: {why}; leave it out, or give --sandbox off")))
     }
 }
 
 /// Why no child serves this VM, whose front end is connected.
 fn connected(vm: &VsockConfig) -> String {
     let endpoint = &vm.endpoint;
-    format!("--sandbox on with {endpoint}, which is connected: give a socket that listens, or --sandbox off")
+    format!("{endpoint}, which is connected: give a socket that listens, or --sandbox off")
 }
 
 /// Runs the program as a child if it was started as one.

@@ -27,7 +27,7 @@ use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::{ANSWER_PATIENCE, settled};
-use crate::sandbox::lock;
+use crate::sandbox::{lock, refused};
 
 /// A process that serves each set of VMs by a confined child.
 pub(in crate::vsock) struct VsockSupervisor {
@@ -74,7 +74,7 @@ impl VsockSupervisor {
         let vm = || config.name.clone();
         let failed = |cause: ListenError| StartError::Listen { vm: vm(), cause };
         if matches!(inherited, Some(Listener::Connected(_))) {
-            let text = super::connected(config);
+            let text = refused(&super::connected(config));
             return Err(StartError::Limit { vm: vm(), text }.into());
         }
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).map_err(failed)?;
