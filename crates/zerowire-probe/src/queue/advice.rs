@@ -49,8 +49,8 @@ pub(super) fn commands(facts: &Facts, queue: Option<u32>) -> Vec<Advice> {
     if (count..most).contains(&queue) {
         list.push(Advice {
             purpose: "as many queues",
-            command: format!("ethtool -L {i} combined {}", queue + 1),
-            undo: Some(format!("ethtool -L {i} combined {count}")),
+            command: facts.queues_command(queue + 1),
+            undo: Some(facts.queues_command(count)),
             done: false,
         });
     }

@@ -110,7 +110,7 @@ pub(super) fn queue_number(asked: &Asked<'_>, facts: &Facts) -> Finding {
                 there,
                 "It takes all that the interface receives, other programs' data too.",
             )
-            .remedy(more_channels(asked.interface, 2, most)),
+            .remedy(more_queues(facts, 2, most)),
             _ => Finding::ok(
                 there,
                 "One of them can be given to a program; the last one is the simplest to leave out of RSS.",
@@ -122,12 +122,12 @@ pub(super) fn queue_number(asked: &Asked<'_>, facts: &Facts) -> Finding {
     }
     let fewer = if count > 0 { format!("Take -q {}. ", count - 1) } else { String::new() };
     Finding::missing(format!("no queue {queue}: {there}"), "The registration fails (ERANGE).")
-        .remedy(format!("{fewer}{}", more_channels(asked.interface, queue.saturating_add(1), most)))
+        .remedy(format!("{fewer}{}", more_queues(facts, queue.saturating_add(1), most)))
 }
 
-fn more_channels(interface: &str, want: u32, most: u32) -> String {
+fn more_queues(facts: &Facts, want: u32, most: u32) -> String {
     if want <= most {
-        format!("For more: 'ethtool -L {interface} combined {want}' (the most is {most}).")
+        format!("For more: '{}' (the most is {most}).", facts.queues_command(want))
     } else {
         format!("The interface can have {most} at the most.")
     }
@@ -329,8 +329,8 @@ pub(super) fn rss(asked: &Asked<'_>, facts: &Facts) -> Finding {
             match super::advice::rss_command(asked.interface, queue, count) {
                 Some(command) => f.remedy(format!("Leave the queue out: '{command}'.")),
                 None => f.remedy(format!(
-                    "There is one queue only: 'ethtool -L {} combined 2' makes a second one, if it can have it.",
-                    asked.interface
+                    "There is one queue only: '{}' makes a second one, if it can have it.",
+                    facts.queues_command(2)
                 )),
             }
         }

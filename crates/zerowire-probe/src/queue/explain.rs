@@ -86,11 +86,14 @@ fn cause(errno: i32, r: &Registration<'_>, facts: Option<&Facts>) -> String {
         libc::ERANGE => {
             let count = facts.and_then(Facts::receive_queues);
             let there = count.map_or("too few".to_owned(), |n| n.to_string());
+            let more = r.queue.saturating_add(1);
+            let command = facts.map_or_else(
+                || format!("ethtool -L {interface} combined {more}"),
+                |facts| facts.queues_command(more),
+            );
             format!(
-                "there is no queue {}: the interface has {there} in use; take a lower one, or 'ethtool -L {interface} \
-                 combined {}'",
-                r.queue,
-                r.queue.saturating_add(1)
+                "there is no queue {}: the interface has {there} in use; take a lower one, or '{command}'",
+                r.queue
             )
         }
         libc::EEXIST | libc::EBUSY => taken(errno, r, facts),

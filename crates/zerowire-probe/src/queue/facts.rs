@@ -86,6 +86,13 @@ impl Facts {
         listed.filter(|n| *n > 0).or_else(|| channels().filter(|n| *n > 0)).or(self.link.rx_queues)
     }
 
+    /// The command that gives the interface this many receive queues.
+    pub(super) fn queues_command(&self, count: u32) -> String {
+        let only_receive = |c: &Channels| c.combined_max == 0 && c.rx_max > 0;
+        let kind = if self.channels.as_ref().is_ok_and(only_receive) { "rx" } else { "combined" };
+        format!("ethtool -L {} {kind} {count}", self.link.name)
+    }
+
     /// Whether the driver is known to have queue management operations.
     pub(super) fn has_known_driver(&self) -> bool {
         self.driver.as_deref().is_some_and(|d| nic::SPLITTING.contains(&d))

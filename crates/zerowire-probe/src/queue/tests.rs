@@ -322,6 +322,28 @@ fn a_queue_that_is_not_there_yet_is_made_first() {
     assert!(!commands(&ready(), Some(16)).iter().any(|c| c.command.contains("-L")), "16 is beyond the most");
 }
 
+/// Such as veth, which refuses channels that receive and send.
+#[test]
+fn a_driver_with_channels_that_only_receive_is_asked_for_those() {
+    let mut facts = ready();
+    let mut channels = Channels::default();
+    (channels.rx, channels.rx_max) = (1, 2);
+    facts.channels = Ok(channels);
+    facts.queues.as_mut().expect("told").truncate(1);
+    facts.rss = Ok(Rss { table: vec![0], ..Rss::default() });
+    let remedy = |facts: &Facts, queue, id| {
+        of(&about(facts, queue), id).remedy.clone().unwrap_or_else(|| panic!("{id}: no remedy"))
+    };
+    assert_eq!(remedy(&facts, None, "queue.number"), "For more: 'ethtool -L eth1 rx 2' (the most is 2).");
+    let rss = remedy(&facts, Some(0), "queue.rss");
+    assert!(rss.contains("'ethtool -L eth1 rx 2' makes a second one"), "{rss}");
+    let text = explain_by(libc::ERANGE, &Registration::new(Some("eth1"), 1), Some(&facts));
+    assert!(text.contains("'ethtool -L eth1 rx 2'"), "{text}");
+    let list = commands(&facts, Some(1));
+    assert_eq!(list[0].command, "ethtool -L eth1 rx 2");
+    assert_eq!(list[0].undo.as_deref(), Some("ethtool -L eth1 rx 1"));
+}
+
 /// On this machine: the interface's own settings are read.
 #[test]
 fn loopback_is_explained() {
