@@ -11,7 +11,7 @@ use zerowire_vhost::serve::{ControlSocket, SocketAccess};
 use super::api::{Api, Metrics};
 use super::manage::Manage;
 use super::serve::{ControlListener, Service};
-use crate::access;
+use crate::{access, serving};
 
 /// The port of metrics where none is given.
 const METRICS_PORT: u16 = 9465;
@@ -65,7 +65,7 @@ impl ControlArgs {
         let access =
             SocketAccess { owner: self.control_owner, group: self.control_group, mode: self.control_mode };
         let bound = self.path().map(|path| ControlSocket::bind(path, &access));
-        bound.transpose().context("--control")
+        bound.transpose().map_err(|e| serving::refused(&None, &e)).context("--control")
     }
 
     /// Answers clients of the control socket, and opens what else was asked for. It closes when the

@@ -78,7 +78,11 @@ fn wrong_arguments_are_named_with_what_to_give() {
         with(&["--metadata", &write("list.json", "[1]")], &["list.json", "must be an object"]);
 
         let long = path(&"x".repeat(120));
-        refused(&["--socket", &long, "--port", "tap:zwarg"], 1, &[&long, "107 bytes"]);
+        refused(&["--socket", &long, "--port", "tap:zwarg"], 2, &[&long, "107 bytes"]);
+        let by_file =
+            write("long.toml", &format!("[[vm]]\nname='a'\n[vm.net]\nsocket='{long}'\nport='tap:zwarg'\n"));
+        refused(&["--config", &by_file], 2, &["long.toml: VM a", &long, "107 bytes"]);
+        refused(&["--socket", s, "--port", "tap:zwarg", "--control", &long], 2, &["--control", "107 bytes"]);
         let file = write("file", "precious");
         refused(&["--socket", &file, "--port", "tap:zwarg"], 1, &[&file, "is not a socket", "another path"]);
         assert_eq!(std::fs::read_to_string(&file).expect("still there"), "precious");
@@ -166,7 +170,7 @@ fn numbers_of_no_descriptor_are_refused_before_anything_is_opened() {
     in_netns(|| {
         for number in 3..=12 {
             let words = [&format!("descriptor {number} is not a unix stream socket"), "was started with"];
-            refused(&["--fd", &number.to_string(), "--port", "tap:zwnofd"], 1, &words);
+            refused(&["--fd", &number.to_string(), "--port", "tap:zwnofd"], 2, &words);
             assert_eq!(interface("zwnofd"), None, "no tap is left behind");
         }
     });
@@ -278,11 +282,11 @@ fn a_socket_left_behind_is_replaced() {
 fn descriptors_that_are_no_unix_sockets_are_refused() {
     in_netns(|| {
         let number = HANDED_FD.to_string();
-        refused(&["--fd", &number, "--port", "tap:zwfd"], 1, &[&number, "not a unix stream socket"]);
+        refused(&["--fd", &number, "--port", "tap:zwfd"], 2, &[&number, "not a unix stream socket"]);
         refused(&["--fd", "-5", "--port", "tap:zwfd"], 2, &[]);
         for standard in ["0", "1", "2"] {
             let words = [&format!("descriptor {standard} is one of the standard ones"), "3<&"];
-            refused(&["--fd", standard, "--port", "tap:zwfd"], 1, &words);
+            refused(&["--fd", standard, "--port", "tap:zwfd"], 2, &words);
         }
         let file = tempfile::tempfile().expect("a file");
         let udp = std::net::UdpSocket::bind("127.0.0.1:0");
@@ -292,7 +296,7 @@ fn descriptors_that_are_no_unix_sockets_are_refused() {
         for fd in fds {
             let restrict = Restrict { fd: Some(fd), ..Restrict::default() };
             let mut program = Program::restricted(&["--fd", &number, "--port", "tap:zwfd"], restrict);
-            assert_eq!(program.wait().code(), Some(1), "{}", program.log());
+            assert_eq!(program.wait().code(), Some(2), "{}", program.log());
             assert!(program.log().contains("not a unix stream socket"), "{}", program.log());
         }
     });

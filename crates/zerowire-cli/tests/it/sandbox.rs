@@ -410,7 +410,7 @@ fn what_no_child_can_serve_is_refused_at_the_start() {
         "{code} {log}"
     );
     let (code, _, log) = Program::run(&["--sandbox", "on", "--fd", "99", "--port", "tap:zwnone"]);
-    assert!(code == 1 && log.contains("descriptor 99 is not a unix stream socket"), "{code} {log}");
+    assert!(code == 2 && log.contains("descriptor 99 is not a unix stream socket"), "{code} {log}");
 }
 
 /// Such as one that a service manager hands over.

@@ -118,12 +118,13 @@ fn files_are_checked() {
 fn paths_that_can_not_be_listened_on_are_named() {
     let dir = Dir::new();
     let (socket, uds) = (dir.path("s"), dir.path("u"));
-    let on = |socket: &str, uds: &str, words: &[&str]| {
-        refused(&["--socket", socket, "--cid", "3", "--uds", uds], 1, words);
+    let ends = |code, socket: &str, uds: &str, words: &[&str]| {
+        refused(&["--socket", socket, "--cid", "3", "--uds", uds], code, words);
     };
+    let on = |socket: &str, uds: &str, words: &[&str]| ends(1, socket, uds, words);
     let long = dir.path(&"x".repeat(120));
-    on(&long, &uds, &[&long, "107 bytes"]);
-    on(&socket, &long, &[&long, "107 bytes"]);
+    ends(2, &long, &uds, &[&long, "107 bytes"]);
+    ends(2, &socket, &long, &[&long, "107 bytes"]);
     let nowhere = dir.path("no/such/directory/u");
     on(&socket, &nowhere, &[&nowhere, "directory must exist"]);
     let file = dir.write("file", "precious");
@@ -214,11 +215,11 @@ fn descriptors_that_are_no_unix_sockets_are_refused() {
     let number = HANDED_FD.to_string();
     let uds = dir.path("u");
     let args = ["--fd", &number, "--cid", "3", "--uds", &uds];
-    refused(&args, 1, &[&number, "not a unix stream socket"]);
+    refused(&args, 2, &[&number, "not a unix stream socket"]);
     let file = tempfile::tempfile().expect("a file");
     let restrict = Restrict { fd: Some(file.as_raw_fd()), ..Restrict::default() };
     let (code, _, log) = Program::vsock(&args, restrict).result();
-    assert_eq!(code, 1, "{log}");
+    assert_eq!(code, 2, "{log}");
     assert!(log.contains("not a unix stream socket"), "{log}");
     assert_eq!(dir.names(), Vec::<String>::new(), "no socket is left behind");
 }

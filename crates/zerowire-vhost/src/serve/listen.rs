@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use thiserror::Error;
 
 use super::access::{SocketAccess, bound_file};
+use super::refusal::{RefusalKind, ServerRefusal};
 use super::refuser;
 use super::socket_file::{self, SocketFile};
 
@@ -123,6 +124,24 @@ impl ListenError {
             }
             Self::Untold { path, .. } | Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
             Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) | Self::Keeper(_) => None,
+        }
+    }
+}
+
+impl ServerRefusal for ListenError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            // No socket can be had there, whatever the system has.
+            Self::Empty | Self::TooLong(_) | Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) => {
+                RefusalKind::Unsupported
+            }
+            Self::InUse(_)
+            | Self::Untold { .. }
+            | Self::NotASocket(_)
+            | Self::Bind { .. }
+            | Self::Access { .. }
+            | Self::Replaced(_)
+            | Self::Keeper(_) => RefusalKind::Unavailable,
         }
     }
 }

@@ -74,7 +74,7 @@ impl ServerRefusal for StartError {
             Self::BadName(_) => RefusalKind::Malformed,
             Self::Count(_) | Self::Name(_) | Self::PathTaken { .. } => RefusalKind::Conflict,
             Self::Limit { .. } => RefusalKind::Unsupported,
-            Self::Listen { .. } => RefusalKind::Unavailable,
+            Self::Listen { cause, .. } => cause.kind(),
             Self::Resources { .. } => RefusalKind::Passing,
         }
     }
