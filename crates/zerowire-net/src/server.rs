@@ -99,7 +99,7 @@ impl Server {
     }
 
     /// Serves one VM with what another process has opened for it. It opens nothing itself. Its
-    /// frames go to a capture as well, if there is one.
+    /// frames go to a capture as well, if there is one. That process logs how the VM goes.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -108,7 +108,7 @@ impl Server {
         handed: Handed,
         capture: Option<Arc<Capture>>,
     ) -> Result<Self, ServerError> {
-        let server = Self::empty_captured(capture);
+        let server = Self::of(Roster::of_handed(), capture);
         // That process has checked it. Its path is that of its folder.
         server.parts.roster.enter::<ServerError>(std::slice::from_ref(&config), |_| Ok(()))?;
         server.parts.serve(config, Ok(handed))?;
@@ -122,7 +122,11 @@ impl Server {
 
     /// The same; the frames of VMs go to a capture as well, if there is one.
     pub fn empty_captured(capture: Option<Arc<Capture>>) -> Self {
-        let parts = ServerParts { roster: Roster::default(), capture: Arc::new(Mutex::new(capture)) };
+        Self::of(Roster::default(), capture)
+    }
+
+    fn of(roster: Roster<VmConfig, VmContext>, capture: Option<Arc<Capture>>) -> Self {
+        let parts = ServerParts { roster, capture: Arc::new(Mutex::new(capture)) };
         Self { parts, start: Instant::now() }
     }
 

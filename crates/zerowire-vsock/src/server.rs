@@ -258,7 +258,8 @@ impl VsockServer {
     }
 
     /// Serves VMs with what another process has opened for them, by one thread. This process opens
-    /// no path itself: it asks `keeper` for connections to host programs.
+    /// no path itself: it asks `keeper` for connections to host programs. That process logs how VMs
+    /// go.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -270,7 +271,8 @@ impl VsockServer {
             return Err(StartError::Count(0).into());
         }
         let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
-        let parts = VsockParts { threads: Arc::new(GroupThreads::one()), ..VsockParts::default() };
+        let (roster, threads) = (Roster::of_handed(), Arc::new(GroupThreads::one()));
+        let parts = VsockParts { roster, threads, ..VsockParts::default() };
         let server = Self { parts, start: Instant::now() };
         server.enter(&mut configs, checked)?;
         for (config, handed) in configs.iter().zip(handed) {

@@ -118,6 +118,16 @@ fn a_child_that_dies_is_replaced_and_the_vm_goes_on() {
 
 /// It closes its sockets then.
 #[test]
+fn a_vm_that_is_drained_and_removed_at_once_has_one_line() {
+    in_netns(|| {
+        let server = Controlled::start(&["--sandbox", "on"]);
+        let names: Vec<_> = (0..8).map(|n| format!("zwgone{n}")).collect();
+        names.iter().for_each(|name| server.add(name));
+        server.gone_at_once(&names);
+    });
+}
+
+#[test]
 fn a_child_whose_vm_is_drained_ends_by_itself() {
     in_netns(|| {
         veth::veth("v0", "v1", 1, 30_000);

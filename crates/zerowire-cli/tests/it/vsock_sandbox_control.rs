@@ -86,7 +86,7 @@ fn vms_join_the_process_of_their_groups_and_leave_it() {
     assert!(!log.contains("ERROR"), "{log}");
 }
 
-/// Of its VM, whether its process or the supervisor says it.
+/// That of its VM, which the supervisor says.
 #[test]
 fn a_removal_is_one_line_of_the_log() {
     let server = start(&[]);
@@ -104,6 +104,18 @@ fn a_removal_is_one_line_of_the_log() {
     wait_until("the log has it", || removed(&server.program.log()).len() >= vms.len());
     let (_, log) = server.program.stop();
     assert_eq!(removed(&log), vms.map(|name| format!(" INFO {name}: removed")), "{log}");
+}
+
+/// Nobody is told twice of a VM that is removed as soon as it is drained.
+#[test]
+fn a_vm_that_is_drained_and_removed_at_once_has_one_line() {
+    let server = start(&[]);
+    let names: Vec<_> = (0..12).map(|n| format!("vm{n}")).collect();
+    for (name, cid) in names.iter().zip(3..) {
+        // Some have a process of their own, and some share one.
+        add(&server, name, cid, &[if cid % 3 == 0 { name.as_str() } else { "x" }]);
+    }
+    server.gone_at_once(&names);
 }
 
 /// Each with a process of its own.

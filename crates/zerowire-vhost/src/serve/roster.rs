@@ -186,6 +186,8 @@ struct RosterEntries<C, B> {
     all: Vec<RosterEntry<C, B>>,
     /// The server stops: nothing may be added.
     closed: bool,
+    /// True: another process has handed the VMs over, and says to its log how they go.
+    handed: bool,
 }
 
 impl<C: RosterConfig, B: Backing> RosterEntries<C, B> {
@@ -214,7 +216,7 @@ impl<C, B> Clone for Roster<C, B> {
 
 impl<C: RosterConfig, B: Backing> Default for Roster<C, B> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(RosterEntries { all: Vec::new(), closed: false })))
+        Self::new(false)
     }
 }
 
@@ -222,7 +224,27 @@ fn lock<C, B>(roster: &Mutex<RosterEntries<C, B>>) -> MutexGuard<'_, RosterEntri
     roster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A VM has gone, and is forgotten. The log says `how`, unless another process does.
+fn gone<C: RosterConfig, B: Backing>(roster: &Mutex<RosterEntries<C, B>>, name: &str, how: &str) {
+    let mut entries = lock(roster);
+    entries.forget(name);
+    let is_handed = entries.handed;
+    drop(entries);
+    if !is_handed {
+        tracing::info!("{name}: {how}");
+    }
+}
+
 impl<C: RosterConfig, B: Backing> Roster<C, B> {
+    fn new(handed: bool) -> Self {
+        Self(Arc::new(Mutex::new(RosterEntries { all: Vec::new(), closed: false, handed })))
+    }
+
+    /// A roster of VMs that another process hands over. That one says to its log how they go.
+    pub fn of_handed() -> Self {
+        Self::new(true)
+    }
+
     fn lock(&self) -> MutexGuard<'_, RosterEntries<C, B>> {
         lock(&self.0)
     }
@@ -277,8 +299,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
                 drop(roster);
                 served.stop();
                 drop(served);
-                self.lock().forget(name);
-                tracing::info!("{name}: drained and removed");
+                gone(&self.0, name, "drained and removed");
             }
             (Ok(served), Some(entry)) if !closed => {
                 then(&entry.config, &served.vm);
@@ -323,8 +344,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
             }
         }
         drop(served);
-        self.lock().forget(name);
-        tracing::info!("{name}: removed");
+        gone(&self.0, name, "removed");
         Ok(())
     }
 
@@ -456,8 +476,7 @@ impl<C: RosterConfig, B: Backing> Departure<C, B> {
         let how = if vm.control().is_draining() { "drained and removed" } else { "removed after all" };
         // What it had closes here. Until then nobody else can have it.
         drop((served, vm));
-        lock(&roster).forget(&name);
-        tracing::info!("{name}: {how}");
+        self::gone(&roster, &name, how);
         if let Some(Err(e)) = next.map(|add| add()) {
             tracing::error!("{e}");
         }
@@ -469,30 +488,5 @@ fn stopping(vm: &str) -> StartError {
     StartError::Limit { vm: vm.to_owned(), text: "the server stops: it takes no further VM".to_owned() }
 }
 
-/// For tests of removals that give up.
 #[cfg(feature = "testing")]
-impl<C: RosterConfig, B: Backing> Roster<C, B> {
-    /// Removes a VM as if a front end held up its threads.
-    ///
-    /// # Errors
-    /// [`ChangeError::Stuck`], if the VM runs.
-    pub fn hold_up<E>(&self, name: &str) -> Result<(), ChangeError<E>> {
-        let mut roster = self.lock();
-        let entry = roster.find(name)?;
-        let served = entry.take().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
-        entry.hold(served);
-        Err(ChangeError::Stuck(name.to_owned()))
-    }
-
-    /// Ends the threads of a VM that is held up.
-    pub fn let_go(&self, name: &str) {
-        if let Some(served) = self.lock().entry(name).and_then(|entry| entry.served()) {
-            served.vm.control().drain();
-        }
-    }
-
-    /// Whether another one comes when a VM has gone.
-    pub fn has_next(&self, name: &str) -> bool {
-        self.lock().entry(name).is_some_and(|entry| entry.next.is_some())
-    }
-}
+mod testing;

@@ -127,7 +127,9 @@ impl KeptVms {
                 *ended = true;
                 return None;
             }
-            KeptStage::Running(keeper) if keeper.charge.is_draining() => {}
+            KeptStage::Running(keeper) if keeper.charge.is_draining() => {
+                tracing::info!("{}: drained and removed", kept.config.name);
+            }
             // Its only connection has ended; or it could not be opened.
             KeptStage::Running(_) | KeptStage::Opening => return None,
             KeptStage::Held => tracing::info!("{}: removed after all", kept.config.name),

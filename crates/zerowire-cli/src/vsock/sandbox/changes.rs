@@ -145,8 +145,8 @@ impl Keeper<VsockGroup> {
         Ok(self.ask(members, |number| VmChange::Add(number, setup), fds))
     }
 
-    /// Has the child let a VM go, or end behind the last one. Its sockets are closed then. Returns
-    /// whether the child has let it go, and has said so to the log.
+    /// Has the child let a VM go, or end behind the last one. Its sockets are closed then. False:
+    /// it was drained, and has left by itself just before.
     pub(super) fn leave(&self, vm: &KeptVsock) -> bool {
         let name = &vm.config.name;
         let asked = {
@@ -157,7 +157,7 @@ impl Keeper<VsockGroup> {
             let (patience, remove) = (members.patience(), |number| VmChange::Remove(number, vm.number));
             link.map(|link| (self.ask(&mut members, remove, Vec::new()), link, patience))
         };
-        let goes = asked.is_some_and(|(asked, link, patience)| {
+        if let Some((asked, link, patience)) = asked {
             let asked = asked.and_then(|remove| remove.send(Instant::now()).ok().flatten());
             let answer = asked.and_then(|question| question.answer(Instant::now() + patience));
             let goes = matches!(answer, Some(GroupWord::Changed(_, None)));
@@ -166,14 +166,13 @@ impl Keeper<VsockGroup> {
                 tracing::error!("{name}: its process does not let it go, and is ended");
                 link.close();
             }
-            goes
-        });
-        self.charge.take_out(|other| other.number == vm.number);
+        }
+        let taken_out = self.charge.take_out(|other| other.number == vm.number);
         if self.charge.is_over() {
             self.stop();
         }
         vm.close(Instant::now() + PATIENCE);
-        goes
+        !taken_out.is_empty()
     }
 
     /// The present front end of a VM is the last one.

@@ -12,7 +12,7 @@ use zerowire_vsock::packet::Kind;
 use super::members::GroupMembers;
 use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
 use super::supervisor::VsockRoster;
-use super::vm::KeptVsock;
+use super::vm::{KeptVsock, VsockState};
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::channel::{CROWD_PATIENCE, Channel, is_crowded};
 use crate::sandbox::cpu::{CpuShare, CpuSum};
@@ -79,10 +79,12 @@ impl VsockGroup {
         self.vm(vm).ok_or_else(wrong)?.connect(port, kind)
     }
 
-    /// The child says that a VM has left which was drained.
+    /// A VM that was drained has left. One that is being removed is not taken out here.
     fn gone(&self, number: usize) {
-        for vm in self.take_out(|vm| vm.number == number && lock(&vm.state).drains) {
+        let goes = |state: &VsockState| state.drains && !state.leaves;
+        for vm in self.take_out(|vm| vm.number == number && goes(&lock(&vm.state))) {
             vm.close(Instant::now() + PATIENCE);
+            tracing::info!("{}: drained and removed", vm.config.name);
             if let Some(roster) = self.common.roster.upgrade() {
                 roster.forget(number);
             }

@@ -186,10 +186,10 @@ impl VmFleet for VsockSupervisor {
     fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
         let (ServedVsock { vm, keeper }, set) = self.roster.take(name)?;
         let turn = lock(&set);
-        let is_told = keeper.leave(&vm);
+        let has_left = keeper.leave(&vm);
         drop(turn);
         self.roster.forget(vm.number);
-        if !is_told {
+        if has_left {
             tracing::info!("{name}: removed");
         }
         Ok(())

@@ -72,6 +72,24 @@ impl Controlled {
         names.map(|name| name.expect("a name").to_owned()).collect()
     }
 
+    /// Drains VMs without front ends, and removes each at once. The log has one line of each then.
+    pub fn gone_at_once(self, names: &[String]) {
+        for name in names {
+            assert_eq!(self.ask("POST", &format!("/vms/{name}/drain"), "").0, 202);
+            // It may have gone by itself by then, or just go.
+            let (status, text) = self.ask("DELETE", &format!("/vms/{name}"), "");
+            assert!([204, 404, 409].contains(&status), "{status}: {text}");
+        }
+        wait_until("they are gone", || self.names().is_empty());
+        let (_, log) = self.program.stop();
+        for name in names {
+            let begin = format!(" INFO {name}: ");
+            let told = log.lines().filter_map(|line| line.strip_prefix(&begin));
+            let told: Vec<_> = told.filter(|text| text.ends_with("removed")).collect();
+            assert!(matches!(told[..], ["removed"] | ["drained and removed"]), "{name}: {told:?} in {log}");
+        }
+    }
+
     /// What the process has: descriptors, threads, mappings.
     pub fn holds(&self) -> [usize; 3] {
         let count =
