@@ -168,6 +168,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let input = Input::open(&args.file)?;
     let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let socket = target.connect(args.udp, timeout)?;
+    let mut watched = stop.watch(&socket)?;
     let is_unix = matches!(target, SendTarget::Unix(_));
     let datagrams = args.udp.then(|| Datagrams::plan(args.datagram, &socket, is_unix)).transpose()?;
     let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
@@ -178,7 +179,6 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         .options()
         .segment_bytes(datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get))
         .timeout(Some(stall.tick()));
-    let mut watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
     let mut progress = TransferProgress::new(source.total(), args.quiet);

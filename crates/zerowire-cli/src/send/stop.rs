@@ -58,8 +58,12 @@ impl SendStop {
         Ok(Self { stop: TransferStop::start(&[libc::SIGINT, libc::SIGTERM], first, || ())?, cut })
     }
 
-    /// From now on a signal ends sending on `socket`, with a summary.
+    /// From now on a signal ends sending on `socket`, with a summary. A TCP connection is reset if
+    /// it is closed before its [end](Watched::end_of_data), also where this process is killed.
     pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
+        if is_tcp(socket) {
+            sockopt::set_socket_linger(socket, Some(Duration::ZERO)).context("SO_LINGER")?;
+        }
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
         let socket = duplicate()?;
         let mut watched =
@@ -167,6 +171,9 @@ impl Watched {
             } else if self.poll(tick).is_ok_and(|ready| !ready.is_empty()) {
                 self.read_reply();
             }
+        }
+        if self.signal().is_none() {
+            sockopt::set_socket_linger(&self.socket, None).context("SO_LINGER")?;
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod sandbox_packet;
 mod sandbox_session;
 mod sandbox_xdp;
 mod send;
+mod send_failures;
 mod send_memlock;
 mod send_mtu;
 mod send_receivers;
