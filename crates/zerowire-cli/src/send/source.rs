@@ -5,7 +5,7 @@ use std::io::{Read as _, Seek as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::area::{Area, AreaOptions, Lease, MappedFile};
 use zerowire::send::{Payload, SendError};
@@ -14,6 +14,9 @@ use zerowire::send::{Payload, SendError};
 /// may register with io_uring: RLIMIT_MEMLOCK is 8 MiB by default, and also counts the ring, and
 /// what else the user has locked.
 const BUFFERS: usize = 28;
+
+/// What is said of a mapped file that lacks bytes of the mapping.
+const SHORTER: &str = "the file became shorter while it was sent";
 
 /// Where the bytes come from.
 pub enum SendSource {
@@ -26,6 +29,8 @@ pub enum SendSource {
 /// A regular file, lent page by page.
 pub struct Mapped {
     file: MappedFile,
+    /// The same open file.
+    open: File,
     at: u64,
     chunk: u64,
 }
@@ -81,8 +86,9 @@ impl Input {
         if meta.is_file() && meta.len() > 0 {
             // A program that was handed an open file goes on where the one before stopped.
             let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
+            let open = file.try_clone().with_context(|| format!("can't duplicate {name}"))?;
             let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
-            return Ok(SendSource::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
+            return Ok(SendSource::File(Mapped { at: at.min(file.len()), file, open, chunk: chunk as u64 }));
         }
         let options = AreaOptions::default().buffers(BUFFERS).buffer_bytes(chunk);
         let area = Area::new(options).context("no memory for buffers")?;
@@ -128,9 +134,23 @@ impl SendSource {
         let is_fault = e.errno() == Some(libc::EFAULT);
         let e = anyhow::Error::from(e);
         match self {
-            Self::File(_) if is_fault => e.context("the file became shorter while it was sent"),
+            Self::File(_) if is_fault => e.context(SHORTER),
             _ => e,
         }
+    }
+
+    /// Checks, once all memory is back, that what was sent was there.
+    ///
+    /// # Errors
+    /// A mapped file became shorter. The kernel sends zeros in place of the end of its last page.
+    pub fn check_sent(&self) -> Result<()> {
+        match self {
+            Self::File(m) => {
+                ensure!(m.open.metadata().context("can't look at the file")?.len() >= m.file.len(), SHORTER)
+            }
+            Self::Stream(_) => {}
+        }
+        Ok(())
     }
 }
 

@@ -89,3 +89,20 @@ fn a_sender_that_is_killed_resets_the_connection() {
         expect_reset(stream, child, None, mode);
     }
 }
+
+/// Behind its end a file's last page has zeros, which the kernel sends.
+#[test]
+fn a_file_that_becomes_shorter_within_its_last_page_is_told_of() {
+    let content = pattern(40_000_100);
+    for mode in MODES {
+        let file = file(&content);
+        let (listener, to) = listener();
+        let path = file.path().to_str().unwrap();
+        let child = spawn(&["--to", &to, path, "--mode", mode, "--json", "-"]);
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        file.as_file().set_len(40_000_010).unwrap();
+        let result = json(&expect_reset(stream, child, Some(1), mode));
+        assert!(result["error"].as_str().unwrap().contains("became shorter"), "{result}");
+    }
+}
