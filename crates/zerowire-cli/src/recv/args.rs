@@ -1,5 +1,6 @@
 //! Arguments of `zerowire recv`, and what they mean.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -170,6 +171,16 @@ impl RecvArgs {
             bail!("--to - and --json -: standard output takes one of them; give --json FILE");
         }
         let connections = Some(self.connections).filter(|n| *n > 0);
+        if let (Some(to), Some(json)) = (&self.to, &self.json)
+            && self.connections != 1
+            && connection_number(json, to).is_some_and(|number| connections.is_none_or(|most| number <= most))
+        {
+            let json = json.display();
+            bail!(
+                "--json {json}: that is the file of a connection (--to {}); give another one",
+                to.display()
+            );
+        }
         let (mode, backend) = self.backend()?;
         let options =
             self.area.options().backend(backend).max_connections(connections.unwrap_or(MANY_CONNECTIONS));
@@ -217,4 +228,11 @@ impl RecvArgs {
     pub fn to_stdout(&self) -> bool {
         self.to.as_deref() == Some(Path::new("-"))
     }
+}
+
+/// Of which connection `path` is the file where those of all begin with `to`.
+fn connection_number(path: &Path, to: &Path) -> Option<usize> {
+    let folder = |path: &Path| Path::new(".").join(path.parent()?).canonicalize().ok();
+    let number = path.file_name()?.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
+    str::from_utf8(number).ok()?.parse().ok().filter(|_| folder(path).is_some() && folder(path) == folder(to))
 }

@@ -175,3 +175,25 @@ fn a_pipe_gets_what_comes_once_somebody_reads_it() {
     assert!(recv.end().status.success());
     assert!(reader.join().unwrap() == [1; 200_000]);
 }
+
+#[test]
+fn a_result_that_would_be_a_connections_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("f");
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::os::unix::fs::symlink(folder.path(), at("same")).unwrap();
+    for (connections, json, is_refused) in [
+        ("2", at("f.1"), true),
+        ("0", at("f.70000"), true),
+        ("2", at("same/f.2"), true),
+        ("2", at("f.3"), false),
+        ("2", at("f.json"), false),
+        ("1", at("f.1"), false),
+    ] {
+        let args = ["-p", "0", "--timeout", "0.1", "-c", connections, "--json", &json, "--to"];
+        let output = command(&args).arg(&to).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code() == Some(2), is_refused, "-c {connections} --json {json}: {text}");
+        assert_eq!(text.contains("is the file of a connection"), is_refused, "{text}");
+    }
+}
