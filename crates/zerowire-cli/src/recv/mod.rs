@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use zerowire::recv::{Receiver, RecvError};
 use zerowire_cli::{WrongArguments, logging};
+use zerowire_sys::fd::is_open;
 
 use self::output::Outputs;
 use self::report::Report;
@@ -26,9 +27,14 @@ use crate::table::process_cpu;
 
 pub use self::args::RecvArgs;
 
+/// Descriptors that the receiver, the result and a name's look-up take.
+const OWN_DESCRIPTORS: usize = 8;
+/// Descriptors that are looked at: the kernel gives the lowest free number.
+const MOST_OPEN: usize = 1024;
+
 /// Runs the command.
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
-    let plan = args.plan().map_err(WrongArguments::because)?;
+    let mut plan = args.plan().map_err(WrongArguments::because)?;
     // First, so that peers may connect while a pipe waits for a reader, and a port that is taken
     // leaves no empty file.
     let socket = bind::listen(&args.bind, args.port)?;
@@ -39,7 +45,11 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let setup = Setup::default();
     let stop = TransferStop::start(&signals::ending(), |_| (), restoring(setup.clone()))?;
     // What is missing all the same shows when accepting.
-    serving::raise_descriptor_limit();
+    let descriptors = serving::raise_descriptor_limit();
+    if args.to.is_some() && plan.told.connections != Some(1) {
+        let most = descriptors.map_or(usize::MAX, connections_with_files);
+        plan.options.max_connections = plan.options.max_connections.min(most);
+    }
     // Before the receiver, which goes first: what a registered queue needs can't be changed.
     let _guard = setup.guard();
     args.configure(&setup)?;
@@ -80,6 +90,13 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let restored = setup.restore();
     let written = report.write(&json, args.quiet, args.to_stdout());
     outcome::also(outcome::ended(failure, signal, written), restored)
+}
+
+/// How many connections at a time a limit of descriptors allows where each has a socket and a file.
+fn connections_with_files(limit: u64) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let open = (0..limit.min(MOST_OPEN) as i32).filter(|number| is_open(*number)).count();
+    (limit.saturating_sub(open + OWN_DESCRIPTORS) / 2).max(1)
 }
 
 /// Sets back what `setup` holds before a second signal ends the process.

@@ -349,3 +349,25 @@ fn quiet_says_nothing_and_json_goes_to_a_file() {
     let result: serde_json::Value = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
     assert_booked(&result, 10);
 }
+
+/// Each takes two descriptors. Those that there are none for wait until others have ended.
+#[test]
+fn connections_beyond_the_limit_of_descriptors_wait() {
+    for mode in MODES {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 20; exec \"$0\" recv \"$@\"", env!("CARGO_BIN_EXE_zerowire")]);
+        shell.args(["-p", "0", "--mode", mode, "-c", "40", "--json", "-", "--to"]).arg(dir.path().join("f"));
+        let recv = Recv::of(&mut shell);
+        let mut peers: Vec<_> = (0..40).map(|_| recv.connect()).collect();
+        for peer in &mut peers {
+            peer.write_all(b"hello").unwrap();
+        }
+        drop(peers);
+        let ended = recv.end();
+        assert!(ended.status.success(), "{mode}: {}", ended.stderr);
+        for number in 1..=40 {
+            assert_eq!(std::fs::read(dir.path().join(format!("f.{number}"))).unwrap(), b"hello");
+        }
+    }
+}
