@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
@@ -117,22 +117,28 @@ fn connect_within(
     address: &impl SocketAddrArg,
     timeout: Option<Duration>,
 ) -> rustix::io::Result<()> {
-    // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for those
-    // of AF_UNIX as well.
-    if timeout.is_some() {
-        set_socket_timeout(socket, Timeout::Send, timeout)?;
+    let Some(limit) = timeout else { return rustix::net::connect(socket, address) };
+    let begin = Instant::now();
+    loop {
+        // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for
+        // those of AF_UNIX as well. Zero would be no limit.
+        let left = limit.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
+        set_socket_timeout(socket, Timeout::Send, Some(left.ok_or(Errno::INPROGRESS)?))?;
+        match rustix::net::connect(socket, address) {
+            // With SO_SNDTIMEO the kernel does not go on by itself after a stop (signal(7)). The
+            // next call waits for the connection that this one has begun.
+            Err(Errno::INTR) => {}
+            ended => break ended?,
+        }
     }
-    rustix::net::connect(socket, address)?;
-    if timeout.is_some() {
-        set_socket_timeout(socket, Timeout::Send, None)?;
-    }
-    Ok(())
+    set_socket_timeout(socket, Timeout::Send, None)
 }
 
 fn refused(e: Errno, to: &dyn std::fmt::Display, timeout: Option<Duration>) -> anyhow::Error {
     match timeout {
-        // What connect says when SO_SNDTIMEO is over: the first of TCP, the second of AF_UNIX.
-        Some(limit) if matches!(e, Errno::INPROGRESS | Errno::AGAIN) => {
+        // What connect says when SO_SNDTIMEO is over: the first of TCP, the second of TCP by a call
+        // that is not the first, the third of AF_UNIX.
+        Some(limit) if matches!(e, Errno::INPROGRESS | Errno::ALREADY | Errno::AGAIN) => {
             anyhow::anyhow!("can't connect to {to}: no answer within {limit:?} (--timeout)")
         }
         _ => anyhow::Error::from(e).context(format!("can't connect to {to}")),

@@ -3,15 +3,17 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept, bind, getsockname, listen, socket_with};
 
 use crate::support::pipe::{fill, small_pipe};
-use crate::support::processes::kill;
+use crate::support::processes::{kill, status, wait_idle};
 use crate::support::send::{PATIENCE, command, file, json, pattern, spawn};
+use crate::support::wait_until;
 
 /// A receiver whose whole takes several times the timeout, and that always goes on.
 #[test]
@@ -236,4 +238,38 @@ fn a_second_signal_ends_it_though_nobody_reads_its_summary() {
         }
     };
     assert_eq!(ended.code(), Some(143));
+}
+
+/// The kernel does not go on by itself with a connect whose time is limited (signal(7)).
+#[test]
+fn a_program_that_is_suspended_while_it_connects_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("s");
+    let unix = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&unix, &rustix::net::SocketAddrUnix::new(&at).unwrap()).unwrap();
+    listen(&unix, 0).unwrap();
+    let first = UnixStream::connect(&at).unwrap();
+    let (tcp, held, to) = full_listener();
+    let content = pattern(1000);
+    let file = file(&content);
+    let unix_peer = format!("unix:{}", at.display());
+    let filled: [(_, _, Vec<OwnedFd>); 2] =
+        [(tcp, to, held.into_iter().map(OwnedFd::from).collect()), (unix, unix_peer, vec![first.into()])];
+    for (listener, to, held) in filled {
+        let path = file.path().to_str().unwrap();
+        let child = spawn(&["--to", &to, path, "--timeout", "60", "--json", "-"]);
+        wait_idle(child.id() as i32);
+        kill(child.id() as i32, libc::SIGSTOP);
+        wait_until("it is suspended", || status(child.id() as i32, "State") == "T");
+        kill(child.id() as i32, libc::SIGCONT);
+        wait_idle(child.id() as i32);
+        // Those before it say nothing.
+        drop(held);
+        let mut got = Vec::new();
+        while got.is_empty() {
+            std::fs::File::from(accept(&listener).unwrap()).read_to_end(&mut got).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && got == content, "{to}: {output:?}");
+    }
 }
