@@ -28,18 +28,31 @@ pub fn is_open(number: RawFd) -> bool {
 // Rust's start makes.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = at_start;
-static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// By their numbers.
+static WAS_CLOSED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 extern "C" fn at_start() {
-    STDOUT_WAS_CLOSED.store(!is_open(1), Ordering::Relaxed);
+    for (number, was_closed) in WAS_CLOSED.iter().enumerate() {
+        was_closed.store(!is_open(number as RawFd), Ordering::Relaxed);
+    }
+}
+
+fn was_closed(number: usize) -> bool {
+    // The linker keeps what is used.
+    std::hint::black_box(&AT_START);
+    WAS_CLOSED[number].load(Ordering::Relaxed)
+}
+
+/// Whether the program was started without standard input. Reading from it finds its end, and no
+/// call says so.
+pub fn stdin_was_closed() -> bool {
+    was_closed(0)
 }
 
 /// Whether the program was started without standard output. What is written there gets lost, and no
 /// call says so.
 pub fn stdout_was_closed() -> bool {
-    // The linker keeps what is used.
-    std::hint::black_box(&AT_START);
-    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+    was_closed(1)
 }
 
 /// A duplicate of whatever is open by this number, closed on exec.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::area::{Area, AreaOptions, Lease, MappedFile};
 use zerowire::send::{Payload, SendError};
+use zerowire_sys::fd::stdin_was_closed;
 
 /// Buffers for what can't be mapped. With those of 256 KiB they are 7 MiB, which an ordinary user
 /// may register with io_uring: RLIMIT_MEMLOCK is 8 MiB by default, and also counts the ring, and
@@ -66,8 +67,9 @@ impl Input {
     /// Opens a file, or standard input for `-`.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, name) = if path.as_os_str() == "-" {
-            let stdin = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
-            (File::from(stdin.context("standard input is closed")?), "standard input".to_owned())
+            ensure!(!stdin_was_closed(), "standard input is closed; give FILE");
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+            (File::from(stdin.context("can't duplicate standard input")?), "standard input".to_owned())
         } else {
             let name = path.display().to_string();
             (File::open(path).with_context(|| format!("can't open {name}"))?, name)

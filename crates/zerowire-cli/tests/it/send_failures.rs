@@ -106,3 +106,17 @@ fn a_file_that_becomes_shorter_within_its_last_page_is_told_of() {
         assert!(result["error"].as_str().unwrap().contains("became shorter"), "{result}");
     }
 }
+
+#[test]
+fn a_standard_input_that_is_closed_is_told_of() {
+    let (listener, to) = listener();
+    listener.set_nonblocking(true).unwrap();
+    // The shell closes it.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" send \"$@\" <&-", env!("CARGO_BIN_EXE_zerowire"), "--to", &to]);
+    let output = shell.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("standard input is closed"), "{log}");
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "it has connected");
+}
