@@ -52,7 +52,7 @@ impl Pump<'_> {
         while self.sender.outstanding() > 0 && self.watched.signal().is_none() {
             self.wait_for_memory()?;
         }
-        source.check_sent()
+        source.end()
     }
 
     fn give(&mut self, mut payload: Payload, progress: &TransferProgress) -> Result<(), SendError> {

@@ -1,7 +1,7 @@
 //! What is sent: a mapped file that is lent where it lies, or buffers that are filled by reading.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
@@ -32,6 +32,7 @@ pub struct Mapped {
     file: MappedFile,
     /// The same open file.
     open: File,
+    /// Where to go on; at first the position of the open file, which may be behind the end.
     at: u64,
     chunk: u64,
 }
@@ -60,13 +61,14 @@ pub enum NextPayload {
 /// What was opened.
 pub struct Input {
     file: File,
-    name: String,
+    /// With the position in the file. None: it is read.
+    mapped: Option<(MappedFile, u64)>,
 }
 
 impl Input {
     /// Opens a file, or standard input for `-`.
     pub fn open(path: &Path) -> Result<Self> {
-        let (file, name) = if path.as_os_str() == "-" {
+        let (mut file, name) = if path.as_os_str() == "-" {
             ensure!(!stdin_was_closed(), "standard input is closed; give FILE");
             let stdin = std::io::stdin().as_fd().try_clone_to_owned();
             (File::from(stdin.context("can't duplicate standard input")?), "standard input".to_owned())
@@ -78,19 +80,22 @@ impl Input {
         if meta.is_dir() {
             anyhow::bail!("{name} is a directory: give a file, or - for standard input");
         }
-        Ok(Self { file, name })
+        if !meta.is_file() || meta.len() == 0 {
+            return Ok(Self { file, mapped: None });
+        }
+        // A program that was handed an open file goes on where the one before stopped.
+        let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
+        let open = file.try_clone().with_context(|| format!("can't duplicate {name}"))?;
+        // What can't be mapped (sysfs, RLIMIT_AS) can be read.
+        let mapped = MappedFile::new(open).ok().map(|mapped| (mapped, at));
+        Ok(Self { file, mapped })
     }
 
     /// What is sent from it, `chunk` bytes at a time.
     pub fn source(self, chunk: usize) -> Result<SendSource> {
-        let Self { mut file, name } = self;
-        let meta = file.metadata().with_context(|| format!("can't look at {name}"))?;
-        if meta.is_file() && meta.len() > 0 {
-            // A program that was handed an open file goes on where the one before stopped.
-            let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
-            let open = file.try_clone().with_context(|| format!("can't duplicate {name}"))?;
-            let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
-            return Ok(SendSource::File(Mapped { at: at.min(file.len()), file, open, chunk: chunk as u64 }));
+        let Self { file, mapped } = self;
+        if let Some((mapped, at)) = mapped {
+            return Ok(SendSource::File(Mapped { file: mapped, open: file, at, chunk: chunk as u64 }));
         }
         let options = AreaOptions::default().buffers(BUFFERS).buffer_bytes(chunk);
         let area = Area::new(options).context("no memory for buffers")?;
@@ -110,7 +115,7 @@ impl SendSource {
     /// How many bytes there are, where that is known.
     pub fn total(&self) -> Option<u64> {
         match self {
-            Self::File(m) => Some(m.file.len() - m.at),
+            Self::File(m) => Some(m.file.len().saturating_sub(m.at)),
             Self::Stream(_) => None,
         }
     }
@@ -141,16 +146,16 @@ impl SendSource {
         }
     }
 
-    /// Checks, once all memory is back, that what was sent was there.
+    /// Checks, once all memory is back, that what was sent was there. The next program that reads
+    /// the open file goes on behind that.
     ///
     /// # Errors
     /// A mapped file became shorter. The kernel sends zeros in place of the end of its last page.
-    pub fn check_sent(&self) -> Result<()> {
-        match self {
-            Self::File(m) => {
-                ensure!(m.open.metadata().context("can't look at the file")?.len() >= m.file.len(), SHORTER)
-            }
-            Self::Stream(_) => {}
+    pub fn end(&mut self) -> Result<()> {
+        if let Self::File(m) = self {
+            let len = m.open.metadata().context("can't look at the file")?.len();
+            ensure!(len >= m.file.len(), SHORTER);
+            m.open.seek(SeekFrom::Start(m.at)).context("can't set the position in the file")?;
         }
         Ok(())
     }
@@ -158,8 +163,8 @@ impl SendSource {
 
 impl Mapped {
     fn next(&mut self) -> NextPayload {
-        let end = (self.at + self.chunk).min(self.file.len());
-        if end == self.at {
+        let end = self.at.saturating_add(self.chunk).min(self.file.len());
+        if end <= self.at {
             return NextPayload::End;
         }
         match self.file.slice(self.at..end) {

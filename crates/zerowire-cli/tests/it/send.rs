@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::support::processes::kill;
@@ -319,4 +319,31 @@ fn what_is_wrong_is_named_with_the_remedy() {
         }
         assert!(output.stdout.is_empty());
     }
+}
+
+/// sysfs maps no files.
+#[test]
+fn a_file_that_can_not_be_mapped_is_read() {
+    let path = "/sys/class/net/lo/mtu";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let receiver = receive_all(listener);
+    let output = spawn(&["--to", &to, path]).wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(receiver.join().unwrap(), std::fs::read(path).unwrap());
+}
+
+#[test]
+fn the_next_program_goes_on_behind_what_was_sent() {
+    let content = pattern(100_000);
+    let file = file(&content);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let receivers = [(); 2].map(|()| receive_all(listener.try_clone().unwrap()));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" \"$@\" && \"$0\" \"$@\"", env!("CARGO_BIN_EXE_zerowire"), "send", "--to", &to]);
+    assert!(shell.stdin(file.reopen().unwrap()).stdout(Stdio::null()).status().unwrap().success());
+    let mut got = receivers.map(|receiver| receiver.join().unwrap());
+    got.sort();
+    assert!(got == [vec![], content], "{} and {} bytes arrived", got[0].len(), got[1].len());
 }
