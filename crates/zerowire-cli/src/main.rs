@@ -80,6 +80,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Where a file has no room the commands say so, and VMs are served on.
+    signals::outlive_file_size_limit();
     if let Some(code) = net::confined_child().or_else(vsock::confined_child).or_else(sandbox::trial) {
         return code;
     }

@@ -105,6 +105,15 @@ pub fn restore_default_action(signal: libc::c_int) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Has a call that exceeds the limit of a file's size (RLIMIT_FSIZE, `ulimit -f`) fail with EFBIG
+/// from now on. Without this the kernel ends the process. Programs that this one starts have the
+/// default action, which they would not if the signal was ignored.
+pub fn outlive_file_size_limit() {
+    extern "C" fn do_nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGXFSZ, do_nothing as *const () as libc::sighandler_t) };
+}
+
 /// Those of `signals` that this program was not started to ignore, as nohup(1) does with SIGHUP.
 pub fn not_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {
