@@ -47,6 +47,8 @@ pub struct CaptureOptions {
     pub snaplen: u32,
     /// When another file begins; None for never.
     pub rotation: Option<CaptureRotation>,
+    /// True: the file is no link to another one, neither a symbolic nor a hard one.
+    pub no_links: bool,
     /// Names of the interfaces to capture; none for all.
     pub only: Vec<String>,
     /// Which packets are kept; None for all.
@@ -56,12 +58,13 @@ pub struct CaptureOptions {
 impl CaptureOptions {
     /// All packets, whole, in one file.
     pub fn new(target: CaptureTarget) -> Self {
-        Self { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None }
+        Self { target, snaplen: MAX_SNAPLEN, rotation: None, no_links: false, only: Vec::new(), filter: None }
     }
 
     zerowire_wire::setters! {
         snaplen: u32,
         rotation: Option<CaptureRotation>,
+        no_links: bool,
         only: Vec<String>,
         filter: Option<CaptureFilter>,
     }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub(crate) struct CaptureSink {
     /// What it writes to, in messages.
     pub target: CaptureTarget,
     rotation: Option<CaptureRotation>,
+    /// True: its files are no links to others.
+    no_links: bool,
     /// True: a regular file that was opened here.
     is_regular: bool,
     /// Bytes of the present file.
@@ -36,23 +38,25 @@ impl CaptureSink {
             CaptureTarget::Stdout => {
                 io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed)?
             }
-            CaptureTarget::File(path) => create(path).map_err(|cause| match has_no_reader(path, &cause) {
-                true => CaptureError::NoReader(options.target.clone()),
-                false => failed(cause),
-            })?,
+            CaptureTarget::File(path) => {
+                create(path, options.no_links).map_err(|cause| match has_no_reader(path, &cause) {
+                    true => CaptureError::NoReader(options.target.clone()),
+                    false => failed(cause),
+                })?
+            }
         };
         let is_file = matches!(options.target, CaptureTarget::File(_));
         let is_regular = is_file && out.metadata().map_err(failed)?.is_file();
         if options.rotation.is_some() && !is_regular {
             return Err(CaptureError::NotAFile(options.target.clone()));
         }
-        let (target, rotation) = (options.target.clone(), options.rotation);
-        Ok(Self { out, target, rotation, is_regular, written: 0 })
+        let (target, rotation, no_links) = (options.target.clone(), options.rotation, options.no_links);
+        Ok(Self { out, target, rotation, no_links, is_regular, written: 0 })
     }
 
     /// Writes to what another process reads, named like `target` in messages.
     pub fn stream(out: File, target: CaptureTarget) -> Self {
-        Self { out, target, rotation: None, is_regular: false, written: 0 }
+        Self { out, target, rotation: None, no_links: false, is_regular: false, written: 0 }
     }
 
     /// Whether the present file would have too many bytes with as many more.
@@ -103,20 +107,32 @@ impl CaptureSink {
             }
         }
         std::fs::rename(path, numbered(path, 1))?;
-        (self.out, self.written) = (create(path)?, 0);
+        (self.out, self.written) = (create(path, self.no_links)?, 0);
         Ok(())
     }
 }
 
 /// Frames are nobody's business but the owner's. A file that another process captures to is not
-/// emptied. A pipe without a reader is not waited for (ENXIO).
-fn create(path: &Path) -> io::Result<File> {
+/// emptied. A pipe without a reader is not waited for (ENXIO). With `no_links` a file that has
+/// other names stays as it is.
+fn create(path: &Path, no_links: bool) -> io::Result<File> {
+    let linked = |kind| io::Error::other(format!("it is a {kind} link to another file; give another name"));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let flags = if no_links { OFlags::NONBLOCK | OFlags::NOFOLLOW } else { OFlags::NONBLOCK };
+    let file = options.custom_flags(flags.bits() as i32).open(path).map_err(|e| {
+        match no_links && Errno::from_io_error(&e) == Some(Errno::LOOP) {
+            true => linked("symbolic"),
+            false => e,
+        }
+    })?;
     // Writes wait.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    if file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        if no_links && metadata.nlink() > 1 {
+            return Err(linked("hard"));
+        }
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 return Err(io::Error::other("another capture is being written to it"));

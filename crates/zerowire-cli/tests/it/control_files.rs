@@ -73,6 +73,30 @@ fn a_vm_that_is_added_with_them_holds_up_no_other_device(mode: Mode) {
     });
 }
 
+/// Who may write to the folder leads captures to no other file.
+#[test]
+fn a_capture_follows_no_link_out_of_its_folder() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let captures = dir.path().join("captures");
+        std::fs::create_dir(&captures).expect("a folder");
+        let server = Controlled::start(&["--pcap-dir", &captures.display().to_string()]);
+        let (other, absent) = (dir.path().join("other"), dir.path().join("absent"));
+        std::fs::write(&other, "what others wrote").expect("written");
+        std::os::unix::fs::symlink(&other, captures.join("symbolic")).expect("a link");
+        std::os::unix::fs::symlink(&absent, captures.join("dangling")).expect("a link");
+        std::fs::hard_link(&other, captures.join("hard")).expect("a link");
+        for (name, kind) in [("symbolic", "symbolic"), ("dangling", "symbolic"), ("hard", "hard")] {
+            let (status, text) = server.ask("PUT", "/capture", &format!("{{\"file\": \"{name}\"}}"));
+            let why = format!("it is a {kind} link to another file; give another name");
+            assert!(status == 422 && text.contains(&why), "{name}: {status}: {text}");
+        }
+        assert_eq!(std::fs::read_to_string(&other).expect("the file"), "what others wrote");
+        assert!(!absent.exists());
+        assert_eq!(server.ask("PUT", "/capture", "{\"file\": \"file\"}").0, 201);
+    });
+}
+
 /// Whether a thread of the program opens a file, or is left behind by who asked for that.
 fn opens_files(server: &Controlled) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.program.pid())).expect("/proc");

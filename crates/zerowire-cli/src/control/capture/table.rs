@@ -44,6 +44,7 @@ impl CaptureTable {
         let filter = self.filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
         let rotation = self.rotate.as_deref().map(spec::rotation).transpose();
         Ok(CaptureOptions::new(CaptureTarget::File(folder.join(name)))
+            .no_links(true)
             .snaplen(snaplen)
             .rotation(rotation.map_err(|text| wrong(text, "rotate"))?)
             .only(self.vms.clone())
