@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
+use zerowire_cli::logging::printable;
 
 use crate::control::CaptureTable;
 use client::{Client, CtlAnswer};
@@ -281,7 +282,7 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
         }
         CtlCommand::Capture { command } => ctl.capture(command),
         CtlCommand::Stats { follow: false } => ctl.get_text("/stats"),
-        CtlCommand::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), print),
+        CtlCommand::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), ctl.print()),
         CtlCommand::Metrics => ctl.metrics(),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -298,6 +299,11 @@ impl Ctl<'_> {
         if self.json { "application/json" } else { "text/plain" }
     }
 
+    /// How to print what [`Self::accept`] asks for.
+    fn print(&self) -> fn(&[u8]) -> Result<()> {
+        if self.json { print_raw } else { print_words }
+    }
+
     fn ask(&self, method: &str, path: &str, accept: &str, body: Option<&Value>) -> Result<CtlAnswer> {
         let body = body.map(serde_json::to_vec).transpose()?;
         let answer = self.client.ask(method, path, accept, body.as_deref())?;
@@ -310,7 +316,7 @@ impl Ctl<'_> {
     }
 
     fn get_text(&self, path: &str) -> Result<()> {
-        print(&self.ask("GET", path, self.accept(), None)?.body)
+        self.print()(&self.ask("GET", path, self.accept(), None)?.body)
     }
 
     fn told(
@@ -322,15 +328,15 @@ impl Ctl<'_> {
     ) -> Result<()> {
         let answer = self.ask(method, path, "application/json", body)?;
         if self.json {
-            return print(&answer.body);
+            return print_raw(&answer.body);
         }
         let value = serde_json::from_slice(&answer.body).context("the server's answer is no JSON")?;
-        print(words(&value).as_bytes())
+        print_words(words(&value).as_bytes())
     }
 
     fn done(&self, method: &str, path: &str, done: &Value, words: &str) -> Result<()> {
         self.ask(method, path, "application/json", None)?;
-        if self.json { print(format!("{done}\n").as_bytes()) } else { print(words.as_bytes()) }
+        if self.json { print_raw(format!("{done}\n").as_bytes()) } else { print_words(words.as_bytes()) }
     }
 
     fn capture(&self, command: &CaptureCommand) -> Result<()> {
@@ -356,8 +362,7 @@ impl Ctl<'_> {
             return Err(WrongArguments(text.to_owned()).into());
         }
         // Lines stay whole: half of one can't be read.
-        let answer = self.ask("GET", "/metrics", "application/openmetrics-text", None)?;
-        std::io::stdout().write_all(&answer.body).context(UNWRITTEN)
+        print_raw(&self.ask("GET", "/metrics", "application/openmetrics-text", None)?.body)
     }
 }
 
@@ -365,7 +370,7 @@ impl Ctl<'_> {
 pub fn refusal(answer: &CtlAnswer) -> anyhow::Error {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = match value["error"].as_str() {
-        Some(text) => text.to_owned(),
+        Some(text) => printable(text),
         None => format!("the server answered {} without a reason", answer.status),
     };
     // With a key, the option of that name.
@@ -379,13 +384,17 @@ pub fn refusal(answer: &CtlAnswer) -> anyhow::Error {
 
 const UNWRITTEN: &str = "can't write to standard output";
 
-/// Prints a text, fit to the terminal unless it is JSON.
-fn print(text: &[u8]) -> Result<()> {
+/// Prints lines for people, fit to the terminal.
+fn print_words(text: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(text);
+    let lines: String = text.lines().map(|line| printable(line) + "\n").collect();
+    print_raw(fit(&lines, width(&std::io::stdout())).as_bytes())
+}
+
+/// Prints what programs read.
+fn print_raw(text: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    let columns = width(&std::io::stdout());
-    let fitted = if text.starts_with('{') { text.into_owned() } else { fit(&text, columns) };
-    stdout.write_all(fitted.as_bytes()).and_then(|()| stdout.flush()).context(UNWRITTEN)
+    stdout.write_all(text).and_then(|()| stdout.flush()).context(UNWRITTEN)
 }
 
 fn path(vm: &Name) -> String {
@@ -454,5 +463,7 @@ mod tests {
         let e = refusal(&answer(404, "{\"error\": \"no VM\"}"));
         assert_eq!((e.to_string().as_str(), e.is::<WrongArguments>()), ("no VM", false));
         assert!(refusal(&answer(500, "oops")).to_string().contains("500"));
+        let e = refusal(&answer(422, "{\"error\": \"/s\\u001b[2J\\nfake\"}"));
+        assert_eq!(e.to_string(), "/s\\u{1b}[2J\\nfake");
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use zerowire_cli::logging::printable;
 
 /// `GET /version`.
 pub fn version(answer: &Value) -> String {
@@ -24,8 +25,8 @@ pub fn list(answer: &Value) -> String {
     let row = |vm: &Value| {
         let front_end = if vm["connected"] == true { "connected" } else { "-" };
         let config = &vm["config"];
-        let (port, socket) = (port(config), text(&config["socket"]));
-        [text(&vm["name"]), text(&vm["state"]), front_end, &port, socket].map(str::to_owned)
+        let (name, state) = (text(&vm["name"]), text(&vm["state"]));
+        [name, state, front_end.to_owned(), port(config), text(&config["socket"])]
     };
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(vms.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
@@ -51,9 +52,11 @@ pub fn reconnects(answer: &Value) -> String {
 fn place(answer: &Value) -> String {
     let config = &answer["config"];
     let socket = text(&config["socket"]);
-    match config["uds"].as_str() {
-        Some(uds) => format!("a front end can connect to {socket}, {}, host end {uds}", port(config)),
-        None => format!("a front end can connect to {socket}, port {}", port(config)),
+    match &config["uds"] {
+        uds @ Value::String(_) => {
+            format!("a front end can connect to {socket}, {}, host end {}", port(config), text(uds))
+        }
+        _ => format!("a front end can connect to {socket}, port {}", port(config)),
     }
 }
 
@@ -67,8 +70,8 @@ pub fn changed(answer: &Value) -> String {
         ("rx-limit", "rx-limit"),
         ("guard", "guard"),
     ] {
-        if let Some(value) = config[key].as_str() {
-            let _ = writeln!(words, "{}: {about} {value}", text(&answer["name"]));
+        if let value @ Value::String(_) = &config[key] {
+            let _ = writeln!(words, "{}: {about} {}", text(&answer["name"]), text(value));
         }
     }
     if words.is_empty() { format!("{}: no limits, no guard\n", text(&answer["name"])) } else { words }
@@ -91,12 +94,13 @@ pub fn captured(answer: &Value) -> String {
 fn port(config: &Value) -> String {
     match config["cid"].as_u64() {
         Some(cid) => format!("CID {cid}"),
-        None => text(&config["port"]).to_owned(),
+        None => text(&config["port"]),
     }
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
+/// What stands there, on one line: paths may have any character.
+fn text(value: &Value) -> String {
+    printable(value.as_str().unwrap_or("?"))
 }
 
 #[cfg(test)]
@@ -118,6 +122,19 @@ mod tests {
              a       running  connected  tap:t  /s\n\
              longer  running  -          tap:t  /s\n"
         );
+    }
+
+    #[test]
+    fn paths_neither_begin_a_line_nor_move_the_cursor() {
+        let vm = json!({ "name": "a", "state": "running", "connected": true,
+            "config": { "port": "tap:t", "socket": "/s\u{1b}[2J\nfake  running" } });
+        let table = list(&json!({ "vms": [vm] }));
+        assert!(table.ends_with("  /s\\u{1b}[2J\\nfake  running\n") && table.lines().count() == 2, "{table}");
+        assert!(added(&vm).ends_with("to /s\\u{1b}[2J\\nfake  running, port tap:t\n"));
+        let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/\u{9b}u" } });
+        assert!(added(&vsock).ends_with("host end /\\u{9b}u\n"));
+        let changes = json!({ "name": "a", "config": { "metadata": "/\rm" } });
+        assert_eq!(changed(&changes), "a: metadata read from /\\rm\n");
     }
 
     #[test]

@@ -104,6 +104,13 @@ fn text_line(head: &str, record: &LogRecord<'_>) -> String {
     line
 }
 
+/// `text` with its control characters escaped, newlines too.
+pub fn printable(text: &str) -> String {
+    let mut line = String::new();
+    put_printable(&mut line, text);
+    line
+}
+
 /// Control characters are escaped: what comes from outside can neither begin a line nor move a
 /// terminal's cursor.
 fn put_printable(line: &mut String, text: &str) {

@@ -33,7 +33,7 @@ use event::{EventText, ServedVms, SpanName, attribute};
 use format::LogRecord;
 use limit::{Admitted, Limits};
 
-pub use format::{LogFormat, rfc3339};
+pub use format::{LogFormat, printable, rfc3339};
 
 /// The levels that a user may name.
 pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];

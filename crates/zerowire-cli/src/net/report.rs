@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use zerowire_cli::logging::printable;
 use zerowire_net::{LinkState, ServerStats, VmStats};
 use zerowire_vhost::serve::ServedStats;
 
@@ -19,8 +20,8 @@ pub(super) fn table(stats: &ServerStats) -> String {
 
 fn vm_table(out: &mut String, vm: &ServedStats<VmStats>) {
     let state = if vm.connected { "connected" } else { "not connected" };
-    let _ =
-        writeln!(out, "{}: {} on {}, {state}, {} connections", vm.name, vm.port, vm.socket, vm.connections);
+    let (socket, connections) = (printable(&vm.socket), vm.connections);
+    let _ = writeln!(out, "{}: {} on {socket}, {state}, {connections} connections", vm.name, vm.port);
     process_line(out, vm.process);
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
@@ -49,8 +50,10 @@ fn vm_table(out: &mut String, vm: &ServedStats<VmStats>) {
     if let Some(e) = &vm.last_error {
         let _ = writeln!(
             out,
-            "  errors: {} of connections, {} of rings; last: {e}",
-            vm.connection_errors, vm.ring_errors
+            "  errors: {} of connections, {} of rings; last: {}",
+            vm.connection_errors,
+            vm.ring_errors,
+            printable(e)
         );
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
+use zerowire_cli::logging::printable;
 use zerowire_vhost::serve::ServedStats;
 use zerowire_vsock::{VsockServerStats, VsockTotals, VsockVmStats};
 
@@ -26,9 +27,9 @@ fn vm_table(out: &mut String, vm: &ServedStats<VsockVmStats>) {
         "{}: CID {} on {}, host end {}, groups {}, {state}",
         vm.name,
         vm.cid,
-        vm.socket,
-        vm.uds,
-        vm.groups.join(", ")
+        printable(&vm.socket),
+        printable(&vm.uds),
+        printable(&vm.groups.join(", "))
     );
     process_line(out, vm.process);
     let _ = writeln!(out, "  path: {}", vm.path);
@@ -52,8 +53,10 @@ fn vm_table(out: &mut String, vm: &ServedStats<VsockVmStats>) {
     if let Some(e) = &t.last_error {
         let _ = writeln!(
             out,
-            "  errors: {} of front ends' connections, {} of rings; last: {e}",
-            vm.connection_errors, t.ring_errors
+            "  errors: {} of front ends' connections, {} of rings; last: {}",
+            vm.connection_errors,
+            t.ring_errors,
+            printable(e)
         );
     }
 }

@@ -74,6 +74,26 @@ fn each_command_says_what_it_did() {
     });
 }
 
+/// A path has any character. On a terminal it neither begins a line nor moves the cursor.
+#[test]
+fn control_characters_of_paths_are_escaped() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        let socket = server.path("s\u{1b}[2J\nfake  running").display().to_string();
+        for command in [
+            &["add", "zwesc", "--socket", &socket, "--port", "tap:zwesc"][..],
+            &["list"],
+            &["show", "zwesc"],
+            &["stats"],
+        ] {
+            let text = said(&server, command);
+            assert!(!text.contains('\u{1b}') && text.contains("s\\u{1b}[2J\\nfake"), "{command:?}: {text}");
+        }
+        let list: Value = serde_json::from_str(&said(&server, &["list", "--json"])).expect("JSON");
+        assert_eq!(list["vms"][0]["config"]["socket"], socket);
+    });
+}
+
 #[test]
 fn what_can_not_be_done_has_a_reason_and_a_status() {
     in_netns(|| {
