@@ -231,6 +231,32 @@ fn a_loop_sleeps_while_nothing_is_outstanding() {
     }
 }
 
+/// A copy that is refused has a result like others, which must not wake who tries again then.
+#[test]
+fn a_loop_sleeps_while_a_peer_takes_nothing() {
+    let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
+    engine.watch().unwrap();
+    let (a, _stalled) = pair();
+    let mut other = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+    other.send(pattern(1, 1 << 20)).unwrap();
+    while other.try_send(pattern(1, 1 << 20)).is_ok() {}
+    let (stream, _also_stalled) = pair();
+    let (datagrams, _unread) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    for socket in [stream.into(), datagrams.into()] {
+        let options = SendOptions::default().mode(SendMode::Copy);
+        let mut s = Sender::on(&engine, socket, options).unwrap();
+        while s.try_send(pattern(1, LEN)).is_ok() {}
+        assert!(other.outstanding() > 0, "something is lent");
+        // The kernel may signal late what was read already, which the next reading clears.
+        let sleeps = (0..5).any(|_| {
+            s.poll().unwrap();
+            assert!(s.try_send(pattern(1, LEN)).is_err());
+            !is_readable(&engine)
+        });
+        assert!(sleeps, "{s:?}");
+    }
+}
+
 /// How often this thread has called read(2). Asking calls it once, too, which counts afterwards.
 fn reads() -> u64 {
     let mut io = [0; 512];

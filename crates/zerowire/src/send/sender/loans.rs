@@ -8,7 +8,7 @@ use super::super::limits::cpu_ns;
 use super::super::orphans::{Orphan, adopt, orphans};
 use super::super::socket::connection::{troubles, untold};
 use super::super::window::LoanTotals;
-use super::super::{SendError, SendOptions, Ticket, Window};
+use super::super::{SendError, SendOptions, SendWay, Ticket, Window};
 use super::lending::Lending;
 use crate::ledger::{CopyReason, Counters};
 use std::io;
@@ -101,6 +101,15 @@ impl SendLoans {
     pub(super) fn reap_or_note(&mut self) {
         if let Err(e) = self.reap() {
             self.late.get_or_insert(e);
+        }
+    }
+
+    /// Reads notifications behind a submission that failed, as the back ends ask for after lending.
+    /// A copy that is refused has signalled an engine's watch by its result, which this clears: a
+    /// program that tries again after each signal would never sleep.
+    pub(super) fn read_behind_refusal(&mut self, way: SendWay) {
+        if way == SendWay::Lend || self.back.is_watched() {
+            self.reap_or_note();
         }
     }
 

@@ -90,7 +90,11 @@ impl Sender {
                 self.count_earlier();
                 Ok(sent)
             }
-            result => result,
+            Err(e) => {
+                self.loans.read_behind_refusal(SendWay::Copy);
+                Err(e)
+            }
+            sent => sent,
         }
     }
 
@@ -353,9 +357,7 @@ impl Sender {
                     self.pending = Some(PartSent { way: SendWay::Copy, reason: CopyReason::Memlock, ..p });
                 }
                 Err(e) => {
-                    if p.way == SendWay::Lend {
-                        self.loans.reap_or_note();
-                    }
+                    self.loans.read_behind_refusal(p.way);
                     if e.raw_os_error() == Some(libc::EAGAIN) {
                         self.blocked = Blocked::Room;
                         return Ok(false);
