@@ -737,7 +737,7 @@ int zw_sender_new(int fd, const struct zw_sender_options *options, struct zw_sen
 int zw_sender_send(struct zw_sender *sender, const void *data, size_t length, uint32_t *ticket);
 
 // As zw_sender_send, without waiting. -EAGAIN, without an error text: all room is taken, and
-// nothing was lent.
+// nothing was lent. zw_sender_wants_room says what to wait for.
 int zw_sender_try_send(struct zw_sender *sender, const void *data, size_t length, uint32_t *ticket);
 
 // As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when
@@ -788,6 +788,12 @@ int zw_longest_segment(int fd);
 // shut down, a TCP connection ends once the peer's kernel has acknowledged everything, others once
 // all memory is back. POLLHUP comes earlier: zw_sender_wait_all sleeps until the memory is back.
 int zw_sender_poll(struct zw_sender *sender);
+
+// Whether what waits (a payload that was refused with -EAGAIN, or the rest of one) waits for room
+// in the socket's buffer: 1: poll the descriptor for POLLOUT. 0: a limit of what is lent holds it
+// up, and notifications end that: poll for POLLERR (socket calls), or call zw_sender_wait_any.
+// POLLOUT would be there at once then, again and again.
+int zw_sender_wants_room(struct zw_sender *sender);
 
 // Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no
 // limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.

@@ -147,7 +147,7 @@ fn zw_sender_send(sender: *mut Sender, data: *const c_void, length: libc::size_t
     })(sender, [data, length], ticket);
 
 /// As zw_sender_send, without waiting. -EAGAIN, without an error text: all room is taken, and
-/// nothing was lent.
+/// nothing was lent. zw_sender_wants_room says what to wait for.
 fn zw_sender_try_send(
     sender: *mut Sender,
     data: *const c_void,
@@ -232,6 +232,13 @@ fn zw_longest_segment(fd: c_int) -> c_int = longest_segment(fd);
 /// shut down, a TCP connection ends once the peer's kernel has acknowledged everything, others once
 /// all memory is back. POLLHUP comes earlier: zw_sender_wait_all sleeps until the memory is back.
 fn zw_sender_poll(sender: *mut Sender) -> c_int = (|s: &mut Sender| Ok(s.told()?.poll()?))(sender);
+
+/// Whether what waits (a payload that was refused with -EAGAIN, or the rest of one) waits for room
+/// in the socket's buffer: 1: poll the descriptor for POLLOUT. 0: a limit of what is lent holds it
+/// up, and notifications end that: poll for POLLERR (socket calls), or call zw_sender_wait_any.
+/// POLLOUT would be there at once then, again and again.
+fn zw_sender_wants_room(sender: *mut Sender) -> c_int
+    = (|s: &mut Sender| Ok(c_int::from(s.sender.wants_room())))(sender);
 
 /// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no
 /// limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.

@@ -97,6 +97,7 @@ static void null_is_refused(void)
     CHECK(zw_sender_send_lease(NULL, NULL, NULL) == -EINVAL && zw_sender_try_send_lease(NULL, NULL, NULL) == -EINVAL);
     CHECK(zw_sender_poll(NULL) == -EINVAL && zw_sender_wait(NULL, 0, 0) == -EINVAL);
     CHECK(zw_sender_wait_any(NULL, 0) == -EINVAL && zw_sender_wait_all(NULL, 0) == -EINVAL);
+    CHECK(zw_sender_wants_room(NULL) == -EINVAL);
     CHECK(zw_sender_next_completion(NULL, NULL) == -EINVAL && zw_sender_ledger(NULL, NULL) == -EINVAL);
     CHECK(zw_sender_copied(NULL, 0, NULL, NULL) == -EINVAL && zw_sender_path(NULL, NULL, 0) == -EINVAL);
     CHECK(zw_sender_choices(NULL, NULL, 0) == -EINVAL && zw_sender_set_segment_bytes(NULL, 100) == -EINVAL);
@@ -149,6 +150,7 @@ static void every_way_sends(void)
         memcpy(zw_lease_data(lease), "0123456789", 10);
         CHECK((i ? zw_sender_try_send_lease : zw_sender_send_lease)(sender, lease, &ticket) == 0 && ticket == 7u + (uint32_t)i);
     }
+    CHECK(zw_sender_wants_room(sender) == 1); /* no limit was met */
     CHECK(zw_sender_wait(sender, 0, -1) == 0 && zw_sender_wait_any(sender, -1) == 0);
     CHECK(zw_sender_wait(sender, 9, 0) == -EINVAL);
     SAYS("9");

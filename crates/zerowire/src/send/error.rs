@@ -9,8 +9,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The socket's buffer or a limit of the sender is full; try again after
-    /// [`poll`](super::Sender::poll) or when the socket is writable.
+    /// The socket's buffer or a limit of the sender is full. Try again when the socket is writable
+    /// if the sender [wants room](super::Sender::wants_room), else after notifications, which
+    /// [`poll`](super::Sender::poll) reads.
     #[error("no room: {outstanding} payloads ({outstanding_bytes} bytes) are lent or wait to be sent")]
     WouldBlock {
         /// Payloads that are not back.

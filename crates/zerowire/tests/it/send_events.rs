@@ -133,3 +133,36 @@ fn a_peer_that_closes_is_told_of_where_that_ends_the_connection() {
         assert_eq!(s.poll().unwrap(), 0, "{case}");
     });
 }
+
+/// Under a limit the socket stays writable: a loop that asked for that would never sleep.
+#[test]
+fn a_sender_tells_whether_room_or_a_limit_is_waited_for() {
+    each(|options, case| {
+        let (socket, mut peer) = tcp_pair();
+        let is_writable = |s: &Sender| {
+            let mut fds = [PollFd::new(s, PollFlags::OUT)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap();
+            fds[0].revents().contains(PollFlags::OUT)
+        };
+        let lends = options.mode == SendMode::ZeroCopy;
+        let mut s = sender(socket, options.max_lent(2));
+        loop {
+            while s.try_send(pattern(1, LEN)).is_ok() {}
+            // Meanwhile the peer's kernel may have taken some.
+            if lends || !is_writable(&s) {
+                break;
+            }
+        }
+        assert_eq!((s.wants_room(), is_writable(&s)), (!lends, lends), "{case}");
+        if lends {
+            // A part of a payload waits for room, whatever the one before it waited for.
+            let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
+            while s.try_send(pattern(1, 8 << 20)).is_err() {
+                s.wait_any(PATIENCE).unwrap();
+            }
+            assert!(s.is_partly_sent() && s.wants_room(), "{case}: a part waits");
+            drop(s);
+            let _ = reader.join().unwrap();
+        }
+    });
+}

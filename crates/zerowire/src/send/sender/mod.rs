@@ -329,6 +329,12 @@ impl Sender {
         self.pending.is_some()
     }
 
+    /// Whether what waits (a payload that was refused, or the rest of one) waits for room in the
+    /// socket's buffer. If not, a limit of what is lent holds it up: notifications end that.
+    pub fn wants_room(&self) -> bool {
+        self.blocked == Blocked::Room
+    }
+
     /// The next range of tickets whose memory is back, in the order in which it came back. Reads
     /// nothing by itself: call [`Sender::poll`] first. Up to 65536 ranges are kept; a program that
     /// never asks loses the oldest.
@@ -453,7 +459,9 @@ fn check(socket: &OwnedFd, options: &SendOptions) -> Result<SocketKind, SendErro
 /// The socket, for event loops. A program that calls [`Sender::send`] and [`Sender::wait`] doesn't
 /// need it. Level-triggered polling works as follows:
 ///
-/// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again;
+/// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again. Ask
+///   for it only while [`Sender::wants_room`]: under a limit a writable socket helps nothing, and a
+///   loop would never sleep. Then wait for notifications;
 /// * error or end (`POLLERR`, `POLLHUP`, which are always reported): over socket calls,
 ///   notifications are there, or an error, which [`Sender::poll`] returns;
 /// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait

@@ -296,6 +296,7 @@ impl Sender {
     ) -> Ticket {
         let ticket = self.loans.window.open(payload);
         self.pending = Some(PartSent { sent: 0, way, reason });
+        self.blocked = Blocked::Room;
         self.part_sent(sent);
         self.loans.count_calls();
         ticket
