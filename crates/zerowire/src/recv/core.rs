@@ -7,6 +7,10 @@ use super::pace::{ArrivalPace, Messengers};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use crate::send::is_of_an_earlier;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +22,8 @@ pub(crate) enum SocketShape {
     Stream,
     /// Messages with boundaries; a receive of nothing is an empty one.
     Datagram,
-    /// Messages with boundaries; a receive of nothing is the end (SOCK_SEQPACKET).
+    /// Messages with boundaries; a receive of nothing is the end, or on a unix socket perhaps an
+    /// empty one (SOCK_SEQPACKET).
     Packets,
 }
 
@@ -145,11 +150,16 @@ impl RecvState {
         }
     }
 
-    /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection
+    /// A receive of nothing: the end of a stream, or an empty message (then true: the connection
     /// goes on).
     pub(crate) fn nothing(&mut self, place: u32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
-        if connection.kind == SocketShape::Datagram {
+        let is_message = match connection.kind {
+            SocketShape::Stream => false,
+            SocketShape::Datagram => true,
+            SocketShape::Packets => connection.socket.as_ref().is_some_and(was_empty_message),
+        };
+        if is_message {
             let what = What::Data(Lease::empty());
             self.counters.frames.add(1);
             self.arrivals.push(Arrival { connection: connection.id, what });
@@ -238,4 +248,13 @@ impl Drop for RecvState {
     fn drop(&mut self) {
         Pool::close(&self.pool, self.holdings.lent());
     }
+}
+
+/// Whether a receive of nothing took an empty message of a SOCK_SEQPACKET socket. Unix sockets tell:
+/// no end has come, or there is more in front of it. Others stay at their end without that.
+fn was_empty_message(socket: &OwnedFd) -> bool {
+    let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
+    socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && poll(&mut end, Some(&Timespec::default())).is_ok()
+        && (end[0].revents().is_empty() || ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0))
 }

@@ -139,8 +139,9 @@ impl Receiver {
         Self { engine, core, max_connections, open: 0, generation: 0, late: None, note }
     }
 
-    /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no
-    /// setting of it is changed.
+    /// Takes a socket: a connected stream, a datagram socket, or one of SOCK_SEQPACKET. It may be
+    /// blocking or not; no setting of it is changed. An empty message of SOCK_SEQPACKET is data on
+    /// a unix socket, unless the end is right behind it. On others it counts as the end.
     ///
     /// # Errors
     /// Not a socket, one that listens, too many connections, or the system's refusal. With each the

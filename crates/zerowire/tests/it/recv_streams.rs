@@ -357,3 +357,40 @@ fn options_are_checked() {
     let id = r.add(b.into()).unwrap();
     assert!(r.limit(id, None).is_ok());
 }
+
+/// An empty message of a unix socket is one, also where the end has come behind those after it.
+#[test]
+fn an_empty_message_is_not_the_end() {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    for backend in ALL {
+        for closes_first in [false, true] {
+            let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+            let (a, b) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+            let mut r = receiver(backend.clone(), |_| {});
+            let write = || {
+                for message in [&b"one"[..], b"", b"", b"two"] {
+                    send(&a, message, SendFlags::empty()).unwrap();
+                }
+                rustix::net::shutdown(&a, rustix::net::Shutdown::Write).unwrap();
+            };
+            if closes_first {
+                write();
+            }
+            r.add(b).unwrap();
+            if !closes_first {
+                write();
+            }
+            let (mut batch, mut got) = (Vec::new(), Vec::new());
+            while !got.contains(&None) {
+                assert!(r.recv(&mut batch, Some(LONG)).unwrap() > 0, "{backend:?}: {got:?}");
+                got.extend(batch.drain(..).map(|arrival| match arrival.what {
+                    What::Data(lease) => Some(lease.to_vec()),
+                    What::End => None,
+                    other => panic!("{backend:?}: {other:?}"),
+                }));
+            }
+            let want = [&b"one"[..], b"", b"", b"two"].map(|message| Some(message.to_vec()));
+            assert_eq!(got, [&want[..], &[None]].concat(), "{backend:?}, closed first: {closes_first}");
+        }
+    }
+}
