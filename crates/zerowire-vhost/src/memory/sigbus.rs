@@ -1,10 +1,11 @@
-//! What happens when a front end truncates the file behind guest memory.
+//! What happens when a front end truncates the file behind guest memory, or when the file system of
+//! a sparse file is full.
 //!
-//! Touching a page that the file no longer has raises SIGBUS. By default that ends the process, and
-//! with it every VM that it serves. This handler replaces the mapping by zeroed memory, from the
-//! lost page to the end, by one mmap(2). That VM reads zeros and harms only itself. However many
-//! pages are lost, a mapping splits at most once, so that no front end uses up the process's
-//! mappings (vm.max_map_count).
+//! Touching a page that the file no longer has, or that finds no room (ENOSPC), raises SIGBUS. By
+//! default that ends the process, and with it every VM that it serves. This handler replaces the
+//! mapping by zeroed memory, from the lost page to the end, by one mmap(2). That VM reads zeros and
+//! harms only itself. However many pages are lost, a mapping splits at most once, so that no front
+//! end uses up the process's mappings (vm.max_map_count).
 //!
 //! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros
 //! in its place would go out as data. A fault outside guest memory ends the process. For both the
@@ -48,7 +49,7 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 static INSTALL: Once = Once::new();
-/// When the last line about a truncated file was written, seconds of CLOCK_MONOTONIC.
+/// When the last line about a lost page was written, seconds of CLOCK_MONOTONIC.
 static TOLD_AT: AtomicI64 = AtomicI64::new(i64::MIN);
 
 /// A line of the handler in each [`LineFormat`]. The text has no character that JSON escapes.
@@ -62,10 +63,10 @@ macro_rules! in_each_format {
     };
 }
 
-static TRUNCATED: [&str; 3] = in_each_format!(
+static LOST: [&str; 3] = in_each_format!(
     "warn",
     4,
-    "a front end truncated the file behind its guest's memory; \
+    "a front end truncated the file behind its guest's memory, or the file system of that file is full (ENOSPC); \
      from the first lost page on it reads as zeros from now on"
 );
 static HARDWARE: [&str; 3] = in_each_format!(
@@ -198,7 +199,7 @@ fn handle(code: libc::c_int, at: usize) -> bool {
             let replaced = unsafe { replace_by_zeros(start, lost.len()) }.is_ok();
             let is_first = slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed));
             if replaced && is_first && is_due(&TOLD_AT, clock_gettime(ClockId::Monotonic).tv_sec) {
-                say(&TRUNCATED);
+                say(&LOST);
             }
             replaced
         }

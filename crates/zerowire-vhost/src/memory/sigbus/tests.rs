@@ -67,11 +67,14 @@ fn only_what_a_file_has_lost_is_replaced() {
     assert_eq!(action(libc::BUS_MCEERR_AO, 0x30_0123, None), Action::GoOn);
     let text = HARDWARE[LineFormat::Text as usize];
     assert!(text.contains("hardware error") && !text.contains("front end"), "{text}");
+    // For both the kernel says the same (BUS_ADRERR).
+    let text = LOST[LineFormat::Text as usize];
+    assert!(text.contains("a front end truncated") && text.contains("is full (ENOSPC)"), "{text}");
 }
 
 #[test]
 fn a_line_of_the_handler_has_each_format() {
-    for (lines, level, priority) in [(&TRUNCATED, "warn", "<4>"), (&HARDWARE, "error", "<3>")] {
+    for (lines, level, priority) in [(&LOST, "warn", "<4>"), (&HARDWARE, "error", "<3>")] {
         let text = lines[LineFormat::Text as usize];
         let message = text.strip_prefix("zerowire: ").and_then(|t| t.strip_suffix('\n')).expect("a line");
         let json = lines[LineFormat::Json as usize].strip_suffix('\n').expect("a line");
