@@ -47,7 +47,7 @@ pub struct CaptureOptions {
     pub snaplen: u32,
     /// When another file begins; None for never.
     pub rotation: Option<CaptureRotation>,
-    /// True: the file is no link to another one, neither a symbolic nor a hard one.
+    /// True: a symbolic link is refused, and a file that has other names.
     pub no_links: bool,
     /// Names of the interfaces to capture; none for all.
     pub only: Vec<String>,

@@ -37,7 +37,7 @@ pub const COMMAND: Duration = Duration::from_secs(20);
 /// How long a guest may take to give a device back.
 const UNPLUG: Duration = Duration::from_secs(20);
 
-/// How often it is asked for one.
+/// How many requests for one it gets.
 const UNPLUG_REQUESTS: u32 = 3;
 
 /// A guest under QEMU. QEMU is killed on drop.
@@ -372,8 +372,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Unplugs a device, and waits until the guest has let it go. A guest may overlook such a request
-    /// (qapi/qdev.json of QEMU), so it is asked again as long as its shell answers.
+    /// Unplugs a device, and waits until the guest has let it go. A guest may overlook such a
+    /// request (qapi/qdev.json of QEMU). While its shell answers, another one follows.
     ///
     /// # Errors
     /// QEMU refuses, or the guest keeps the device.

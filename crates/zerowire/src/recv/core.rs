@@ -250,8 +250,8 @@ impl Drop for RecvState {
     }
 }
 
-/// Whether a receive of nothing took an empty message of a SOCK_SEQPACKET socket. Unix sockets tell:
-/// no end has come, or there is more in front of it. Others stay at their end without that.
+/// Whether a receive of nothing took an empty message of a SOCK_SEQPACKET socket. Unix sockets
+/// tell: no end has come, or there is more in front of it. Others stay at their end without that.
 fn was_empty_message(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
     socket_domain(socket) == Ok(AddressFamily::UNIX)
