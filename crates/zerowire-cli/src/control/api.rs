@@ -97,7 +97,8 @@ impl<M: Manage> Api<M> {
     fn change(&self, name: &str, body: &[u8], reconnects: bool) -> Result<Response, Response> {
         let turn = self.turn(name)?;
         let before = self.vm(name)?.config;
-        self.manage.change(name, body::merge(&before, body)?, reconnects, turn)?;
+        let (wanted, keys) = body::merge(&before, body)?;
+        self.manage.change(name, wanted, &keys, reconnects, turn)?;
         Ok(Response::json(200, &self.vm(name)?))
     }
 

@@ -32,24 +32,34 @@ fn whole(e: serde_json::Error) -> BodyError {
     BodyError { pointer: String::new(), text: e.to_string() }
 }
 
-/// `current` with the keys of a merge patch (RFC 7396): null takes a key away.
-pub fn merge<T: DeserializeOwned + Serialize>(current: &T, patch: &[u8]) -> Result<T, BodyError> {
+/// `current` with the keys of a merge patch (RFC 7396): null takes a key away. Returns the keys of
+/// the patch, too.
+pub fn merge<T: DeserializeOwned + Serialize>(
+    current: &T,
+    patch: &[u8],
+) -> Result<(T, Vec<String>), BodyError> {
     let patch: Map<String, Value> = parse(patch)?;
     let mut merged = serde_json::to_value(current).map_err(whole)?;
-    if let Value::Object(keys) = &mut merged {
+    let mut keys = Vec::new();
+    if let Value::Object(all) = &mut merged {
         for (key, value) in patch {
-            match value {
-                Value::Null => drop(keys.remove(&key)),
-                value => drop(keys.insert(key, value)),
+            let had = match value {
+                Value::Null => all.remove(&key),
+                value => all.insert(key.clone(), value),
+            };
+            // Null does nothing to a key that there is not, whatever it is called.
+            if had.is_some() || all.contains_key(&key) {
+                keys.push(key);
             }
         }
     }
     let merged = serde_json::to_vec(&merged).map_err(whole)?;
-    parse(&merged).map_err(|mut e: BodyError| {
+    let merged = parse(&merged).map_err(|mut e: BodyError| {
         // Whoever sent the patch knows no columns of the whole.
         e.text.truncate(e.text.rfind(" at line ").unwrap_or(e.text.len()));
         e
-    })
+    })?;
+    Ok((merged, keys))
 }
 
 fn pointer(path: &Path) -> String {
@@ -97,10 +107,12 @@ mod tests {
         let vm =
             "{\"socket\": \"/s\", \"port\": \"tap:a\", \"metadata\": \"/m\", \"mac\": \"52:54:00:00:00:01\"}";
         let vm: Net = parse(vm.as_bytes()).expect("a VM");
-        let changed = merge(&vm, b"{\"metadata\": \"/n\", \"mac\": null}").expect("a patch");
+        let patch = b"{\"metadata\": \"/n\", \"mac\": null, \"other\": null}";
+        let (changed, keys) = merge(&vm, patch).expect("a patch");
+        assert_eq!(keys, ["mac", "metadata"]);
         assert_eq!(changed.metadata.as_deref(), Some("/n".as_ref()));
         assert_eq!((changed.mac, changed.port.as_str()), (None, "tap:a"));
-        assert_eq!(merge(&vm, b"{}"), Ok(vm.clone()));
+        assert_eq!(merge(&vm, b"{}"), Ok((vm.clone(), Vec::new())));
         assert_eq!(merge(&vm, b"{\"port\": null}").expect_err("no port").pointer, "");
         assert_eq!(merge(&vm, b"{\"port\": []}").expect_err("a list").pointer, "/port");
         let unknown = merge(&vm, b"{\"prt\": 1}").expect_err("unknown");

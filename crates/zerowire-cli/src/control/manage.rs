@@ -28,13 +28,14 @@ pub trait Manage: Send + Sync + 'static {
     /// Adds a VM, which is entered in `turn`.
     fn add(&self, name: &str, vm: Self::Table, turn: VmTurn<'_>) -> Result<(), ManageError>;
 
-    /// Makes a VM what `vm` says, in `turn`. If that takes another device, its front end has to
-    /// connect again: it is done if `reconnects` is true, in a turn of its own, and refused
-    /// otherwise.
+    /// Makes a VM what `vm` says, in `turn`. The request names `keys`. If that takes another
+    /// device, its front end has to connect again: it is done if `reconnects` is true, in a turn of
+    /// its own, and refused otherwise.
     fn change(
         &self,
         name: &str,
         vm: Self::Table,
+        keys: &[String],
         reconnects: bool,
         turn: VmTurn<'_>,
     ) -> Result<(), ManageError>;

@@ -65,7 +65,14 @@ impl Manage for Managed {
         Ok(self.server.add(self.defaults.vm(name, vm)?, Some(turn))?)
     }
 
-    fn change(&self, name: &str, mut vm: Net, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
+    fn change(
+        &self,
+        name: &str,
+        mut vm: Net,
+        keys: &[String],
+        reconnects: bool,
+        turn: VmTurn<'_>,
+    ) -> Result<(), ManageError> {
         let now = self.config(name)?;
         let before = table_of(&now);
         let has_socket = vm.socket == before.socket;
@@ -91,8 +98,9 @@ impl Manage for Managed {
             return Ok(());
         }
         let nothing = || NetChange { vm: name.to_owned(), ..NetChange::default() };
-        // First: where they can't be had, nothing changes.
-        if wanted.metadata.is_some() {
+        // First: where they can't be had, nothing changes. The same file is read again where the
+        // request names it.
+        if wanted.metadata.is_some() && keys.iter().any(|key| key == "metadata") {
             self.change_kept(NetChange { metadata: wanted.metadata, ..nothing() })?;
         }
         // Also what it has: its process may not have answered when it got that.

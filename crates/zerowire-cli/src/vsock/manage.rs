@@ -78,7 +78,14 @@ impl Manage for Managed {
         Ok(())
     }
 
-    fn change(&self, name: &str, vm: Vsock, reconnects: bool, turn: VmTurn<'_>) -> Result<(), ManageError> {
+    fn change(
+        &self,
+        name: &str,
+        vm: Vsock,
+        _: &[String],
+        reconnects: bool,
+        turn: VmTurn<'_>,
+    ) -> Result<(), ManageError> {
         let now = self.config(name)?;
         let socket = vm.socket.clone();
         let mut wanted = self.defaults.vm(name, vm)?;

@@ -92,7 +92,7 @@ fn metadata_change_while_the_guest_runs() {
         });
         // The same file is read again, and SIGHUP reads the new one.
         file("two.json", "three");
-        assert_eq!(server.ask("PATCH", "/vms/zwm", "{}").0, 200);
+        assert_eq!(server.ask("PATCH", "/vms/zwm", &patch).0, 200);
         wait_until("it was read again", || {
             port += 1;
             http::get(&mut guest, port, "/host") == "three"

@@ -9,12 +9,13 @@ use zerowire_testkit::fuse::FuseFile;
 
 use crate::support::control::{Controlled, ask};
 use crate::support::modes::{Mode, in_both_modes};
-use crate::support::{in_netns, wait_until};
+use crate::support::{Guest, connect, http, in_netns, wait_until};
 
 in_both_modes! {
     metadata_that_never_answer_hold_up_nobody_else
     a_vm_that_is_added_with_them_holds_up_no_other_device
     a_pipe_without_a_reader_holds_up_no_other_capture
+    a_limit_or_a_guard_alone_reads_no_metadata
 }
 
 /// Closing the file waits for its file system. Other requests and SIGHUP go on.
@@ -127,5 +128,33 @@ fn a_pipe_without_a_reader_holds_up_no_other_capture(mode: Mode) {
         reader.read_to_end(&mut read).expect("the end");
         let (capture, left) = captures::read(&read);
         assert!(left == 0 && capture.program.starts_with("zerowire"), "a whole capture: {capture:?}");
+    });
+}
+
+/// The file may have changed, or gone.
+fn a_limit_or_a_guard_alone_reads_no_metadata(mode: Mode) {
+    in_netns(move || {
+        let server = Controlled::start(&[&["--metadata-token", "optional"], mode].concat());
+        let file = server.path("file");
+        std::fs::write(&file, "{\"host\": \"one\"}").expect("metadata");
+        let vm = json!({ "socket": server.path("zwm"), "port": "tap:zwm", "metadata": file }).to_string();
+        assert_eq!(server.ask("PUT", "/vms/zwm", &vm).0, 201);
+        let mut guest = Guest::start(connect(&server.path("zwm")));
+        let host = |guest: &mut Guest, port| http::get(guest, port, "/host");
+        assert_eq!(host(&mut guest, 2000), "one");
+        std::fs::write(&file, "{\"host\": \"two\"}").expect("metadata");
+        for (port, body) in (2001..).zip(["{\"tx-limit\": \"1G/s\"}", "{\"guard\": \"vlan=off\"}", "{}"]) {
+            let (status, text) = server.ask("PATCH", "/vms/zwm", body);
+            assert_eq!(status, 200, "{body}: {text}");
+            assert_eq!(host(&mut guest, port), "one", "{body}");
+        }
+        std::fs::remove_file(&file).expect("no metadata");
+        let (status, text) = server.ask("PATCH", "/vms/zwm", "{\"tx-limit\": null}");
+        assert_eq!(status, 200, "{text}");
+        let both = json!({ "metadata": file, "guard": null }).to_string();
+        let (status, text) = server.ask("PATCH", "/vms/zwm", &both);
+        assert!(status == 422 && text.contains("\"/metadata\""), "{status}: {text}");
+        assert_eq!(server.json("/vms/zwm")["config"]["guard"], "vlan=off", "nothing of that has changed");
+        assert_eq!(host(&mut guest, 2010), "one");
     });
 }

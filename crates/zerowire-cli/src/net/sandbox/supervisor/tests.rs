@@ -116,7 +116,7 @@ fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
             let statuses = [0, 0, 1].map(|answered| {
                 answers.store(answered, Ordering::Relaxed);
                 let turn = managed.turn().of("vm").expect("nobody has it");
-                managed.change("vm", table_of(&wanted), false, turn).map_err(|e| e.status)
+                managed.change("vm", table_of(&wanted), &[], false, turn).map_err(|e| e.status)
             });
             link.close();
             (statuses, plays.join().expect("no panic"))
@@ -193,9 +193,10 @@ fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
         let wanted = table_of(&in_file.clone().guard(Some(guard)));
         let mut reload = FileReload::new(std::slice::from_ref(&in_file), HandedSockets::default());
         let next = || child.receive().expect("an order").map(|(order, _)| order);
+        let keys = ["metadata".to_owned(), "guard".to_owned()];
         std::thread::scope(|scope| {
             let turn = managed.turn().of("vm").expect("nobody has it");
-            let changes = scope.spawn(|| managed.change("vm", wanted, false, turn));
+            let changes = scope.spawn(|| managed.change("vm", wanted, &keys, false, turn));
             let Some(ChildOrder::Metadata(first)) = next() else { panic!("no metadata") };
             let reads = scope.spawn(|| {
                 let fleet: &dyn Fleet = &*supervisor;
