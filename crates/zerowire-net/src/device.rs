@@ -121,6 +121,7 @@ impl<'a> NetDevice<'a> {
             guard: self.vm.guard.get(),
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
+            log: self.vm.control.visit_log(),
             capture: self.vm.capture.get(),
         })?;
         self.workers[pair] = Some(worker);

@@ -326,6 +326,27 @@ fn what_may_be_pinned_is_a_budget_over_all_children() {
     });
 }
 
+/// What its worker says waits as the other lines of such a front end do.
+#[test]
+fn a_front_end_that_comes_again_and_again_for_its_memory_fills_no_log() {
+    const TIMES: usize = 12;
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "", &["--memlock", &(NEED_BYTES / 2).to_string()]);
+        for _ in 0..TIMES {
+            let refused = try_guest(&dir.path().join("s"), 1, RAM).err();
+            assert!(refused.is_some_and(|e| e.contains("SET_VRING_KICK")));
+        }
+        let (_, log) = program.stop();
+        let count = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+        let ended = count("boxed: connection ended");
+        assert!((3..TIMES).contains(&ended), "{log}");
+        for words in ["boxed: v0: copy mode, since", " WARN boxed: "] {
+            assert!((3..=ended).contains(&count(words)), "{words}: {log}");
+        }
+    });
+}
+
 #[test]
 fn a_part_or_none_of_the_memory_is_pinned() {
     in_netns(|| {

@@ -22,7 +22,7 @@ use zerowire_vhost::host::mailbox::mailbox;
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{RingClient, RingState, RingThread, refuse_all};
 use zerowire_vhost::memory::GuestMemory;
-use zerowire_vhost::serve::Waker;
+use zerowire_vhost::serve::{VisitLog, Waker};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataDetour;
@@ -67,6 +67,7 @@ pub(crate) struct WorkerSetup {
     pub guard: Option<Arc<FrameGuard>>,
     pub forwarded: Arc<AtomicUsize>,
     pub control: Waker,
+    pub log: VisitLog,
     pub capture: Option<CaptureInterface>,
 }
 

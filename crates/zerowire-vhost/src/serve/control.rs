@@ -50,7 +50,7 @@ pub struct Control {
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub status: AtomicU64,
     stop: AtomicBool,
-    lines: Mutex<VisitLines>,
+    log: VisitLog,
     /// Its front end is the last one.
     draining: AtomicBool,
     /// How often the thread was asked for a sign of life.
@@ -71,6 +71,24 @@ impl Waker {
     }
 }
 
+/// Lines of the log about the present front end, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct VisitLog {
+    name: String,
+    lines: Arc<Mutex<VisitLines>>,
+}
+
+impl VisitLog {
+    /// A line as that of [`Control::log`].
+    pub fn add(&self, level: Level, text: String) {
+        self.lines().add(&self.name, level, text);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, VisitLines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Control {
     /// Of a VM that has no control thread yet.
     ///
@@ -78,6 +96,7 @@ impl Control {
     /// No descriptor is left.
     pub fn new(name: String) -> io::Result<Self> {
         Ok(Self {
+            log: VisitLog { name: name.clone(), lines: Arc::default() },
             name,
             connected: AtomicBool::new(false),
             connections: AtomicU64::new(0),
@@ -86,7 +105,6 @@ impl Control {
             protocol_features: AtomicU64::new(0),
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            lines: Mutex::default(),
             draining: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -139,11 +157,16 @@ impl Control {
     /// A line of the log about the present front end. It waits while that one comes like those
     /// before it, of which the log has heard: until it stays, or leaves otherwise than they did.
     pub fn log(&self, level: Level, text: String) {
-        self.lines().add(&self.name, level, text);
+        self.log.add(level, text);
+    }
+
+    /// The same for other threads that serve it.
+    pub fn visit_log(&self) -> VisitLog {
+        self.log.clone()
     }
 
     pub(super) fn lines(&self) -> MutexGuard<'_, VisitLines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lines()
     }
 
     /// Whether [`Self::drain`] was called.

@@ -29,7 +29,9 @@ mod watch;
 
 pub use access::SocketAccess;
 pub use admission::Admission;
-pub use control::{Backing, Control, STOP_PATIENCE, Served, Waker, ends_in_time, side_by_side, stop_all};
+pub use control::{
+    Backing, Control, STOP_PATIENCE, Served, VisitLog, Waker, ends_in_time, side_by_side, stop_all,
+};
 pub use control_socket::ControlSocket;
 pub use device::Device;
 pub use fleet::VmFleet;

@@ -154,6 +154,7 @@ impl Port for XdpPort {
             served: self.served.clone(),
             promiscuous: self.spec.promiscuous,
             out_of_order: setup.shared.out_of_order.clone(),
+            log: setup.log.clone(),
             address: self.spec.filter.address(),
             policy: self.policy,
             reserve: if setup.detour.is_some() { METADATA_CHAINS } else { 0 },

@@ -20,6 +20,7 @@ use zerowire_vhost::host::HostRing;
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::SplitRing;
 use zerowire_vhost::ring::inflight::{InflightRegion, Tracker};
+use zerowire_vhost::serve::VisitLog;
 
 use super::PATIENCE;
 use super::lab::Lab;
@@ -79,6 +80,7 @@ impl Pair {
             registrar: Arc::new(Registrar::new(access.clone(), 1, XdpPin::All)),
             access,
             served: Arc::default(),
+            log: VisitLog::default(),
             address: None,
             policy: Policy::default(),
             reserve: 0,

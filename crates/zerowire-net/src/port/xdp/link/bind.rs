@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tracing::Level;
 use zerowire_sys::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 use zerowire_vhost::memory::GuestMemory;
+use zerowire_vhost::serve::VisitLog;
 
 use super::facts::Facts;
 use super::state::{BoundSocket, Wanted};
@@ -41,6 +43,8 @@ pub struct LinkOptions {
     /// Counts chains that were given back before others that the guest had made available before
     /// them.
     pub out_of_order: Arc<AtomicU64>,
+    /// Where lines about the present front end go. One that comes again and again has them waiting.
+    pub log: VisitLog,
     /// The guest's address where only its own frames and those to groups are to come; None for all
     /// of the queue's.
     pub address: Option<[u8; 6]>,
@@ -122,7 +126,8 @@ impl Link {
                 binding.busy_since = busy.then(|| binding.busy_since.unwrap_or_else(Instant::now));
                 let text = e.to_string();
                 if binding.problem.as_ref() != Some(&text) && !self.options.access.is_over() {
-                    tracing::warn!("{text}{}", if passes(e) { "; tried again" } else { "" });
+                    let next = if passes(e) { "; tried again" } else { "" };
+                    self.options.log.add(Level::WARN, format!("{text}{next}"));
                 }
                 binding.problem = Some(text);
                 binding.retry_at = Some(Instant::now() + RETRY);
@@ -158,7 +163,7 @@ impl Link {
             },
         };
         if self.binding.why_copy.as_ref() != Some(&why) {
-            tracing::info!("{interface}: copy mode, since {why}");
+            self.options.log.add(Level::INFO, format!("{interface}: copy mode, since {why}"));
             self.binding.why_copy = Some(why);
         }
         self.bind_as(found, false)
