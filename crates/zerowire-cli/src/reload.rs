@@ -60,11 +60,12 @@ impl FileReload {
             names => format!("; {what}: {}", names.join(", ")),
         };
         tracing::info!(
-            "{} read again{}{}{}",
+            "{} read again{}{}{}{}",
             file.display(),
             list("added", &done.added),
             list("removed", &done.removed),
-            list("removed and added again", &done.replaced)
+            list("removed and added again", &done.replaced),
+            list("changed", &done.changed)
         );
         Ok([done.added, done.replaced].concat())
     }

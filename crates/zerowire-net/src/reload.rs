@@ -19,6 +19,10 @@ impl Reloads for dyn Fleet + '_ {
         is_served && VmConfig { metadata, limits, guard, ..wanted.clone() } == *running
     }
 
+    fn differs(running: &VmConfig, wanted: &VmConfig) -> bool {
+        running != wanted
+    }
+
     fn endpoint(config: &VmConfig) -> &Endpoint {
         &config.endpoint
     }

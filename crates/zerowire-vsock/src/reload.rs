@@ -72,12 +72,16 @@ impl Reloads for dyn VsockFleet + '_ {
         same == *running
     }
 
+    fn differs(running: &VsockConfig, wanted: &VsockConfig) -> bool {
+        running.rates != wanted.rates
+    }
+
     fn endpoint(config: &VsockConfig) -> &Endpoint {
         &config.endpoint
     }
 
     fn update(&self, kept: Vec<(VsockConfig, VsockConfig)>) -> Vec<VsockChangeError> {
-        let differ = kept.into_iter().filter(|(running, wanted)| running.rates != wanted.rates);
+        let differ = kept.into_iter().filter(|(running, wanted)| Self::differs(running, wanted));
         self.set_limits(differ.map(|(_, wanted)| (wanted.name, wanted.rates)).collect())
     }
 }

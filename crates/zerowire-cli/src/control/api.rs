@@ -98,7 +98,11 @@ impl<M: Manage> Api<M> {
         let turn = self.turn(name)?;
         let before = self.vm(name)?.config;
         let (wanted, keys) = body::merge(&before, body)?;
-        self.manage.change(name, wanted, &keys, reconnects, turn)?;
+        let is_another = self.manage.change(name, wanted, &keys, reconnects, turn)?;
+        if !keys.is_empty() {
+            let end = if is_another { "; its front end has to connect again" } else { "" };
+            tracing::info!(vm = name, "changed by the control socket: {}{end}", keys.join(", "));
+        }
         Ok(Response::json(200, &self.vm(name)?))
     }
 

@@ -30,7 +30,7 @@ pub trait Manage: Send + Sync + 'static {
 
     /// Makes a VM what `vm` says, in `turn`. The request names `keys`. If that takes another
     /// device, its front end has to connect again: it is done if `reconnects` is true, in a turn of
-    /// its own, and refused otherwise.
+    /// its own, and refused otherwise. Returns whether it was done so.
     fn change(
         &self,
         name: &str,
@@ -38,7 +38,7 @@ pub trait Manage: Send + Sync + 'static {
         keys: &[String],
         reconnects: bool,
         turn: VmTurn<'_>,
-    ) -> Result<(), ManageError>;
+    ) -> Result<bool, ManageError>;
 
     /// Whose turn it is to change the VMs.
     fn turn(&self) -> &ChangeTurn;

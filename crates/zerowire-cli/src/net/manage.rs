@@ -72,7 +72,7 @@ impl Manage for Managed {
         keys: &[String],
         reconnects: bool,
         turn: VmTurn<'_>,
-    ) -> Result<(), ManageError> {
+    ) -> Result<bool, ManageError> {
         let now = self.config(name)?;
         let before = table_of(&now);
         let has_socket = vm.socket == before.socket;
@@ -94,8 +94,7 @@ impl Manage for Managed {
             // What it tries first may take long.
             drop(turn);
             self.server.replace(&now, wanted, &self.turn)?;
-            tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
-            return Ok(());
+            return Ok(true);
         }
         let nothing = || NetChange { vm: name.to_owned(), ..NetChange::default() };
         // First: where they can't be had, nothing changes. The same file is read again where the
@@ -105,7 +104,8 @@ impl Manage for Managed {
         }
         // Also what it has: its process may not have answered when it got that.
         let (limits, guard) = (Some(wanted.limits), Some(wanted.guard));
-        self.change_kept(NetChange { limits, guard, ..nothing() })
+        self.change_kept(NetChange { limits, guard, ..nothing() })?;
+        Ok(false)
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

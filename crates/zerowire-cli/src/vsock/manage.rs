@@ -85,7 +85,7 @@ impl Manage for Managed {
         _: &[String],
         reconnects: bool,
         turn: VmTurn<'_>,
-    ) -> Result<(), ManageError> {
+    ) -> Result<bool, ManageError> {
         let now = self.config(name)?;
         let socket = vm.socket.clone();
         let mut wanted = self.defaults.vm(name, vm)?;
@@ -103,13 +103,12 @@ impl Manage for Managed {
                 let key = e.cause().and_then(|cause| socket_key(cause, &socket));
                 of_socket(e.into(), key)
             })?;
-            tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
             start::tell(&*self.server, &[name.to_owned()], self.descriptors);
-            return Ok(());
+            return Ok(true);
         }
         // Also those that it has: its process may not have answered when it got them.
         let failed = self.server.set_limits(vec![(name.to_owned(), wanted.rates)]).pop();
-        failed.map_or(Ok(()), |e| Err(e.into()))
+        failed.map_or(Ok(false), |e| Err(e.into()))
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

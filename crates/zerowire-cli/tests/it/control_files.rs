@@ -148,6 +148,9 @@ fn a_limit_or_a_guard_alone_reads_no_metadata(mode: Mode) {
             assert_eq!(status, 200, "{body}: {text}");
             assert_eq!(host(&mut guest, port), "one", "{body}");
         }
+        for key in ["tx-limit", "guard"] {
+            server.program.wait_log(&format!("zwm: changed by the control socket: {key}\n"));
+        }
         std::fs::remove_file(&file).expect("no metadata");
         let (status, text) = server.ask("PATCH", "/vms/zwm", "{\"tx-limit\": null}");
         assert_eq!(status, 200, "{text}");

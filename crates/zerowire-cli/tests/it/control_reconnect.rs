@@ -85,7 +85,7 @@ fn another_port_takes_the_place_of_the_first(mode: Mode) {
         assert_eq!(changed(&server, "/vms/zwra?reconnect", &json!({ "guard": null }))["guard"], Value::Null);
         guest.ping(&mut peer);
         assert_eq!(server.json("/vms/zwra")["statistics"]["connections"], 1);
-        server.program.wait_log("changed by the control socket");
+        server.program.wait_log("its front end has to connect again");
         let log = server.program.log();
         assert!(!log.contains("ERROR"), "{log}");
     });

@@ -110,6 +110,7 @@ fn a_limit_of_the_file_changes_and_the_front_end_stays() {
         }
         drop(guest);
         let (out, log) = program.stop();
+        assert_eq!(log.matches("vms.toml read again; changed: a\n").count(), 2, "{log}");
         assert!(!log.contains("removed"), "{log}");
         assert!(out.contains(", 1 connections") && out.contains("guest to port: waited "), "{out}");
     });

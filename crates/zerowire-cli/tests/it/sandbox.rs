@@ -230,7 +230,7 @@ fn metadata_reach_a_child_and_are_read_again() {
         assert!(answer.ends_with("old"), "{answer}");
         std::fs::write(&file, r#"{"latest": {"name": "new"}}"#).expect("written");
         program.signal(libc::SIGHUP);
-        program.wait_log("metadata read again");
+        program.wait_log(&format!("zwmeta: metadata read again from {metadata}"));
         wait_until("the guest sees them", || {
             static PORT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(4002);
             let port = PORT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -21,6 +21,8 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// Names of VMs that were removed and added again, since their device is another one.
     pub replaced: Vec<String>,
+    /// Names of VMs that have other settings, and their front ends.
+    pub changed: Vec<String>,
     /// What failed. The text names the VM.
     pub errors: Vec<String>,
 }
@@ -35,6 +37,9 @@ pub trait Reloads: VmFleet {
 
     /// Whether a VM that runs need not be another device for that.
     fn keeps(running: &Self::Config, wanted: &Self::Config) -> bool;
+
+    /// Whether a VM that it keeps gets other settings.
+    fn differs(running: &Self::Config, wanted: &Self::Config) -> bool;
 
     /// Where its front end connects.
     fn endpoint(config: &Self::Config) -> &Endpoint;
@@ -143,7 +148,12 @@ pub fn reload<S: Reloads + ?Sized>(
     let (mut kept, mut added, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for (step, config) in steps {
         match step {
-            Step::Keep(running) => kept.push((running, config)),
+            Step::Keep(running) => {
+                if S::differs(&running, &config) {
+                    done.changed.push(config.name().to_owned());
+                }
+                kept.push((running, config));
+            }
             Step::Replace(before) => match gone.next().map_or(Ok(()), |(_, removed)| removed) {
                 Ok(()) | Err(ChangeError::Unknown(_)) => added.push((Some(before), config)),
                 Err(e @ ChangeError::Stuck(_)) => {

@@ -223,8 +223,8 @@ impl Loop<'_> {
                 stats.state.captures = self.server.captures();
                 return Some(ChildWord::Statistics(number, Box::new(stats)));
             }
-            ChildOrder::Metadata(number) => {
-                return Some(ChildWord::Metadata(number, self.set_metadata(fds).err()));
+            ChildOrder::Metadata(number, file) => {
+                return Some(ChildWord::Metadata(number, self.set_metadata(file, fds).err()));
             }
             ChildOrder::Drain => {
                 self.is_last = true;
@@ -261,10 +261,12 @@ impl Loop<'_> {
         }
     }
 
-    fn set_metadata(&self, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let file = fds.into_iter().next().ok_or("a descriptor is missing")?;
+    /// `file` is for the log.
+    fn set_metadata(&self, file: String, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let text = fds.into_iter().next().ok_or("a descriptor is missing")?;
         let source: Option<MetadataSource> = self.setup.config()?.metadata;
-        let source = source.ok_or("the VM has no metadata")?;
-        self.server.set_tree(&self.setup.name, source, tree(file)?).map_err(|e| e.to_string())
+        let tokens = source.ok_or("the VM has no metadata")?.tokens;
+        let source = MetadataSource { file: file.into(), tokens };
+        self.server.set_tree(&self.setup.name, source, tree(text)?).map_err(|e| e.to_string())
     }
 }

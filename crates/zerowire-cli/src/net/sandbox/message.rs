@@ -129,8 +129,9 @@ pub(super) enum ChildOrder {
     Session(Option<ImageText>),
     /// Asks for statistics. The answer has this number.
     Statistics(u64),
-    /// Gives other metadata, in the descriptor that comes with it. The answer has this number.
-    Metadata(u64),
+    /// Gives other metadata, in the descriptor that comes with it. The answer has this number. The
+    /// log names the file that they are from.
+    Metadata(u64, String),
     /// Gives other limits of the rate.
     Limits(Rates),
     /// Lets the guest send other frames.

@@ -293,7 +293,8 @@ impl NetVm {
             return Ok(AskedMetadata { metadata, question: None });
         };
         let file = metadata.file()?;
-        let asked = link.ask_when_few(ChildOrder::Metadata, &[file.as_fd()], deadline);
+        let order = |number| ChildOrder::Metadata(number, metadata.source.file.display().to_string());
+        let asked = link.ask_when_few(order, &[file.as_fd()], deadline);
         Ok(AskedMetadata { metadata, question: Some(asked.map_err(|e| e.to_string())?) })
     }
 

@@ -144,6 +144,10 @@ impl Reloads for IdleVms {
         OnPort { limits: running.limits, ..wanted.clone() } == *running
     }
 
+    fn differs(running: &OnPort, wanted: &OnPort) -> bool {
+        running.limits != wanted.limits
+    }
+
     fn endpoint(config: &OnPort) -> &Endpoint {
         &config.endpoint
     }
@@ -276,8 +280,11 @@ fn limits_hold_before_a_vm_is_added_and_behind_all_removals() {
     let vms = IdleVms::with(&[on("a", "p"), on("gone", "q")]);
     let limits = Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None };
     let wanted = vec![on("new", "r"), OnPort { limits, ..on("a", "p") }];
-    assert_eq!(reload(&vms, &before, wanted).expect("a good file").errors, [""; 0]);
+    let done = reload(&vms, &before, wanted.clone()).expect("a good file");
+    assert_eq!((done.errors, done.changed), (Vec::new(), vec!["a".to_owned()]));
     assert_eq!(vms.updated.lock().expect("no panic").as_slice(), ["a"]);
+    let before = ["a", "new"].map(str::to_owned);
+    assert_eq!(reload(&vms, &before, wanted).expect("the same file").changed, [""; 0]);
     assert!(vms.vms().iter().any(|vm| vm.config.limits == limits));
 }
 

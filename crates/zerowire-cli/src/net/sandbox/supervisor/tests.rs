@@ -121,7 +121,7 @@ fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
             link.close();
             (statuses, plays.join().expect("no panic"))
         });
-        assert_eq!(statuses, [Err(503), Err(503), Ok(())]);
+        assert_eq!(statuses, [Err(503), Err(503), Ok(false)]);
         assert_eq!(orders, "limits guard ".repeat(3));
     });
 }
@@ -156,7 +156,7 @@ fn all_children_are_told_before_an_answer_is_awaited() {
             let reloads = scope.spawn(|| fleet.reload(&names.map(str::to_owned), wanted));
             let told = children.each_ref().map(|(_, child)| {
                 let next = || child.receive().expect("an order").expect("not the end").0;
-                let ChildOrder::Metadata(metadata) = next() else { panic!("no metadata") };
+                let ChildOrder::Metadata(metadata, _) = next() else { panic!("no metadata") };
                 assert!(matches!(next(), ChildOrder::Limits(_)));
                 let ChildOrder::Statistics(statistics) = next() else { panic!("no question") };
                 [metadata, statistics]
@@ -197,7 +197,7 @@ fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
         std::thread::scope(|scope| {
             let turn = managed.turn().of("vm").expect("nobody has it");
             let changes = scope.spawn(|| managed.change("vm", wanted, &keys, false, turn));
-            let Some(ChildOrder::Metadata(first)) = next() else { panic!("no metadata") };
+            let Some(ChildOrder::Metadata(first, _)) = next() else { panic!("no metadata") };
             let reads = scope.spawn(|| {
                 let fleet: &dyn Fleet = &*supervisor;
                 let change = |before: &[String], wanted| fleet.reload(before, wanted);
@@ -210,7 +210,7 @@ fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
             scope.spawn(|| {
                 while let Some(order) = next() {
                     match order {
-                        ChildOrder::Metadata(number) => link.take(ChildWord::Metadata(number, None)),
+                        ChildOrder::Metadata(number, _) => link.take(ChildWord::Metadata(number, None)),
                         ChildOrder::Statistics(number) => {
                             link.take(ChildWord::Statistics(number, Box::default()));
                         }
@@ -218,7 +218,7 @@ fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
                     }
                 }
             });
-            assert_eq!(changes.join().expect("no panic"), Ok(()));
+            assert_eq!(changes.join().expect("no panic"), Ok(false));
             assert_eq!(reads.join().expect("no panic"), Ok(Vec::new()));
             link.close();
         });

@@ -249,7 +249,7 @@ fn metadata_that_a_child_refuses_are_not_kept() {
         let set = |refused: Option<String>| {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let Ok(Some((ChildOrder::Metadata(number), _))) = child.receive() else {
+                    let Ok(Some((ChildOrder::Metadata(number, _), _))) = child.receive() else {
                         panic!("no question")
                     };
                     link.take(ChildWord::Metadata(number, refused));
