@@ -265,10 +265,13 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
         CtlCommand::Version => ctl.get("/version", words::version),
         CtlCommand::List => ctl.get("/vms", words::list),
         CtlCommand::Show(vm) => ctl.get_text(&path(vm)),
-        CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()?), words::added),
+        CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()?), &words::added),
         CtlCommand::Change(change) => {
-            let words = if change.reconnect { words::reconnects } else { words::changed };
-            ctl.told("PATCH", &change.path(), Some(&change.patch()?), words)
+            let patch = change.patch()?;
+            let changed = |answer: &Value| words::changed(answer, &patch);
+            let words: &dyn Fn(&Value) -> String =
+                if change.reconnect { &words::reconnects } else { &changed };
+            ctl.told("PATCH", &change.path(), Some(&patch), words)
         }
         CtlCommand::Remove(vm) => {
             let done = json!({ "name": vm.name, "state": "removed" });
@@ -312,7 +315,7 @@ impl Ctl<'_> {
 
     /// Prints what the server has, in its words or in those of `words`.
     fn get(&self, path: &str, words: fn(&Value) -> String) -> Result<()> {
-        self.told("GET", path, None, words)
+        self.told("GET", path, None, &words)
     }
 
     fn get_text(&self, path: &str) -> Result<()> {
@@ -324,7 +327,7 @@ impl Ctl<'_> {
         method: &str,
         path: &str,
         body: Option<&Value>,
-        words: fn(&Value) -> String,
+        words: &dyn Fn(&Value) -> String,
     ) -> Result<()> {
         let answer = self.ask(method, path, "application/json", body)?;
         if self.json {
@@ -346,7 +349,7 @@ impl Ctl<'_> {
                 let table =
                     CaptureTable { file, snaplen: *snaplen, rotate, vms: vm.clone(), filter: filter.clone() };
                 let body = serde_json::to_value(table)?;
-                self.told("PUT", "/capture", Some(&body), words::captured)
+                self.told("PUT", "/capture", Some(&body), &words::captured)
             }
             CaptureCommand::Show => self.get("/capture", words::captured),
             CaptureCommand::Stop => {

@@ -60,21 +60,20 @@ fn place(answer: &Value) -> String {
     }
 }
 
-/// `PATCH /vms/NAME`.
-pub fn changed(answer: &Value) -> String {
-    let config = &answer["config"];
+/// `PATCH /vms/NAME`: what the VM has now of the keys of `patch`.
+pub fn changed(answer: &Value, patch: &Value) -> String {
     let mut words = String::new();
-    for (key, about) in [
-        ("metadata", "metadata read from"),
-        ("tx-limit", "tx-limit"),
-        ("rx-limit", "rx-limit"),
-        ("guard", "guard"),
-    ] {
-        if let value @ Value::String(_) = &config[key] {
-            let _ = writeln!(words, "{}: {about} {}", text(&answer["name"]), text(value));
-        }
+    for key in patch.as_object().into_iter().flat_map(|patch| patch.keys()) {
+        let about = if key == "metadata" { "metadata read from" } else { key };
+        let _ = match &answer["config"][key] {
+            Value::Null => writeln!(words, "{}: {about} off", text(&answer["name"])),
+            value @ Value::String(_) => {
+                writeln!(words, "{}: {about} {}", text(&answer["name"]), text(value))
+            }
+            value => writeln!(words, "{}: {about} {value}", text(&answer["name"])),
+        };
     }
-    if words.is_empty() { format!("{}: no limits, no guard\n", text(&answer["name"])) } else { words }
+    words
 }
 
 /// `GET /capture` and `PUT /capture`.
@@ -142,18 +141,20 @@ mod tests {
         let vm = json!({ "name": "a", "config": { "socket": "/s", "port": "tap:t", "metadata": "/m" } });
         assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
         assert_eq!(reconnects(&vm), "a: a front end can connect to /s, port tap:t\n");
-        assert_eq!(changed(&vm), "a: metadata read from /m\n");
+        assert_eq!(changed(&vm, &json!({ "metadata": "m" })), "a: metadata read from /m\n");
         let mut capture = json!({ "file": "/f", "state": "running" });
         assert_eq!(captured(&capture), "capturing to /f\n");
         capture["unknown_vms"] = json!(["x", "y"]);
         assert_eq!(captured(&capture), "capturing to /f; these VMs are captured when they come: x, y\n");
         let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/u" } });
         assert_eq!(added(&vsock), "b: added; a front end can connect to /s, CID 3, host end /u\n");
-        let limited = json!({ "name": "a", "config": { "tx-limit": "1000/s,burst=100" } });
-        assert_eq!(changed(&limited), "a: tx-limit 1000/s,burst=100\n");
-        assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits, no guard\n");
-        let guarded = json!({ "name": "a", "config": { "guard": "arp" } });
-        assert_eq!(changed(&guarded), "a: guard arp\n");
+        // Only what was asked for, in the server's words.
+        let limited =
+            json!({ "name": "a", "config": { "metadata": "/m", "tx-limit": "1000/s,burst=100", "cid": 3 } });
+        let asked = json!({ "tx-limit": "1k/s,burst=100" });
+        assert_eq!(changed(&limited, &asked), "a: tx-limit 1000/s,burst=100\n");
+        let off = json!({ "guard": null, "rx-limit": null, "cid": 3 });
+        assert_eq!(changed(&limited, &off), "a: cid 3\na: guard off\na: rx-limit off\n");
         assert_eq!(version(&json!({ "version": "1.2.3" })), "zerowire 1.2.3\n");
         let on = json!({ "version": "1.2.3", "sandbox": "on", "sandbox_reason": null });
         assert_eq!(version(&on), "zerowire 1.2.3\nVMs are confined\n");

@@ -68,7 +68,10 @@ fn a_limit_comes_changes_and_goes_while_the_guest_runs() {
             (output.status.code(), out, log)
         };
         let (code, out, _) = said(&["change", "zwlim", "--tx-limit", "off", "--rx-limit", "1M/s"]);
-        assert_eq!((code, out.as_str()), (Some(0), "zwlim: rx-limit 1000000/s,burst=100000\n"));
+        assert_eq!(
+            (code, out.as_str()),
+            (Some(0), "zwlim: rx-limit 1000000/s,burst=100000\nzwlim: tx-limit off\n")
+        );
         guest.ping(&mut peer);
         let config = server.json("/vms/zwlim")["config"].clone();
         assert_eq!(
