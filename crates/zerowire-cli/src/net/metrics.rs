@@ -40,7 +40,7 @@ fn moved(vm: &VmStats) -> [Moved<'_>; 2] {
 const OF_VM: [OfVm<VmStats>; 12] = [
     OfVm::gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
     OfVm::gauge("interface_up", "1 if the port's interface can carry frames.", |v| {
-        u64::from(v.port_state.interface_state == LinkState::Up)
+        u64::from(matches!(v.port_state.interface_state, LinkState::Up | LinkState::Unknown))
     }),
     OfVm::gauge("link_up", "1 if the guest sees its link up; always 1 without link=follow.", |v| {
         u64::from(v.port_state.link.as_ref().is_none_or(|link| link.up))

@@ -31,6 +31,7 @@ fn vm_table(out: &mut String, vm: &ServedStats<VmStats>) {
         LinkState::Down => "down",
         LinkState::NoCarrier => "no carrier",
         LinkState::Gone => "gone",
+        LinkState::Unknown => "unknown",
     };
     let _ = writeln!(out, "  interface: {}, {state}", vm.port_state.interface);
     if let Some(link) = &vm.port_state.link {

@@ -1,4 +1,5 @@
-//! `zerowire net` on a tap that somebody deletes, with and without confined processes. Run as root.
+//! `zerowire net` on a tap that somebody deletes or renames, with and without confined processes.
+//! Run as root.
 
 use std::path::Path;
 
@@ -110,6 +111,31 @@ fn a_tap_of_the_program_is_made_anew_when_a_front_end_connects() {
             assert!(!program.log().contains("its process ended"), "{}", program.log());
             program.stop();
             assert_eq!(interface("zwback"), None, "it goes with the program");
+        });
+    }
+}
+
+#[test]
+fn a_tap_that_is_renamed_is_served_by_its_new_name() {
+    for sandbox in ["on", "off"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = start(dir.path(), sandbox);
+            let mut before = guest(dir.path());
+            pings(&mut before);
+            ip(&["link", "set", "zwback", "down"]);
+            ip(&["link", "set", "zwback", "name", "zwnew"]);
+            ip(&["link", "set", "zwnew", "up"]);
+            let vm = stats(&program, 1)["vms"][0].clone();
+            assert_eq!((&vm["interface"], &vm["interface_state"]), (&"zwnew".into(), &"up".into()), "{vm}");
+            drop(before);
+            let mut guest = guest(dir.path());
+            guest.driver.transport().set_mtu(3000).expect("taken");
+            let mut peer = Peer::new("zwnew");
+            guest.wait_for_frames(&mut peer);
+            guest.ping(&mut peer);
+            let (_, log) = program.stop();
+            assert!(!log.contains("frames go nowhere") && !log.contains("its process ended"), "{log}");
         });
     }
 }

@@ -47,6 +47,8 @@ pub enum LinkState {
     NoCarrier,
     /// There is none.
     Gone,
+    /// It is there, and can't be asked: it is in another network namespace.
+    Unknown,
 }
 
 impl LinkState {
@@ -78,7 +80,7 @@ impl LinkState {
     /// What is wrong with the interface, and what to do.
     pub(super) fn problem(self, name: &str) -> Option<String> {
         match self {
-            Self::Up => None,
+            Self::Up | Self::Unknown => None,
             Self::Down => Some(format!("interface {name} is down ('ip link set {name} up')")),
             Self::NoCarrier => {
                 Some(format!("interface {name} has no carrier (a cable, the other end of a veth)"))

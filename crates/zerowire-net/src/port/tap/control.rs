@@ -35,7 +35,7 @@ impl Port for TapPort {
     }
 
     fn interface(&self) -> String {
-        self.tap.name.clone()
+        self.tap.name_now()
     }
 
     fn link_state(&self) -> LinkState {

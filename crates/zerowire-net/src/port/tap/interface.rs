@@ -181,17 +181,25 @@ impl Tap {
 
     /// Whether it can carry frames.
     pub(super) fn link_state(&self) -> LinkState {
-        match &self.keeper {
-            // Another one may have the name already.
-            _ if self.is_gone() => LinkState::Gone,
-            None => LinkState::by_name(&self.name),
-            Some(keeper) => LinkState::by(keeper.socket(), &self.name),
+        // Another one may have the name already.
+        if self.is_gone() {
+            return LinkState::Gone;
         }
+        let state = match &self.keeper {
+            None => LinkState::by_name(&self.name_now()),
+            Some(keeper) => LinkState::by(keeper.socket(), &self.name_now()),
+        };
+        if state == LinkState::Gone { LinkState::Unknown } else { state }
+    }
+
+    /// What the interface is called now; once it is gone, what its successor will be called.
+    pub(super) fn name_now(&self) -> String {
+        tap::name(&self.control).unwrap_or_else(|_| self.name.clone())
     }
 
     /// The interface's MTU, bytes.
     pub fn mtu(&self) -> usize {
-        let mtu = self.socket().ok().and_then(|socket| netdevice::mtu(socket, &self.name).ok());
+        let mtu = self.socket().ok().and_then(|socket| netdevice::mtu(socket, &self.name_now()).ok());
         mtu.unwrap_or(1500)
     }
 
@@ -211,19 +219,25 @@ impl Tap {
         if self.is_gone() {
             return Ok(());
         }
+        let name = self.name_now();
+        if self.link_state() == LinkState::Unknown {
+            tracing::warn!(
+                "tap '{name}' is in another network namespace: 'ip link set {name} mtu {mtu}' in that one lets frames of the VM's \
+                 device pass"
+            );
+            return Ok(());
+        }
         if state.made {
             return self.unless_gone(self.set_mtu(mtu));
         }
         tracing::warn!(
-            "tap '{}' has MTU {now}, the VM's device {mtu}: 'ip link set {} mtu {mtu}' lets longer frames pass",
-            self.name,
-            self.name
+            "tap '{name}' has MTU {now}, the VM's device {mtu}: 'ip link set {name} mtu {mtu}' lets longer frames pass"
         );
         Ok(())
     }
 
     pub(super) fn set_mtu(&self, mtu: usize) -> Result<(), TapError> {
-        self.check(netdevice::set_mtu(self.socket()?, &self.name, mtu), "SIOCSIFMTU")
+        self.check(netdevice::set_mtu(self.socket()?, &self.name_now(), mtu), "SIOCSIFMTU")
     }
 
     /// Largest set that the kernel accepts, found by asking for less and less.

@@ -41,7 +41,7 @@ impl KeptPort for Tap {
     }
 
     fn interface(&self) -> String {
-        self.name.clone()
+        self.name_now()
     }
 
     fn link_state(&self) -> LinkState {

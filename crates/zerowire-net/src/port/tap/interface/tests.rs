@@ -1,6 +1,7 @@
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use zerowire_testkit::net::in_netns;
+use zerowire_testkit::net::{in_netns, ip};
 
 use super::*;
 use crate::port::PortText;
@@ -54,12 +55,31 @@ fn a_tap_that_comes_back_has_what_the_guest_has_chosen() {
         let settings = TapSettings { header_len: 10, ..TapSettings::default() };
         tap.take_again(settings, true).expect("nothing to do");
         assert_eq!(tap::header_len(&other).ok(), Some(12), "the tap is there");
-        zerowire_testkit::net::ip(&["link", "del", "zwtaken"]);
+        ip(&["link", "del", "zwtaken"]);
         assert!(tap.take_again(TapSettings { header_len: 1 << 30, ..settings }, true).is_err());
         tap.take_again(settings, false).expect("none is there");
         assert!(tap.is_gone());
         tap.take_again(settings, true).expect("made");
         assert_eq!(tap::header_len(&other).ok(), Some(10));
         assert!(tap.state().made && !tap.is_gone());
+    });
+}
+
+/// Frames go on to pass by its descriptors.
+#[test]
+fn a_tap_that_is_renamed_or_moved_is_not_gone() {
+    in_netns(|| {
+        let tap = Tap::open(&TapSpec { name: "zwtaken".to_owned(), queues: 2 }).expect("a tap");
+        ip(&["link", "set", "zwtaken", "down"]);
+        ip(&["link", "set", "zwtaken", "name", "zwrenamed"]);
+        assert_eq!((tap.name_now().as_str(), tap.link_state()), ("zwrenamed", LinkState::Down));
+        ip(&["link", "set", "zwrenamed", "up"]);
+        tap.raise_mtu(2000).expect("another MTU");
+        assert_eq!((tap.mtu(), tap.link_state()), (2000, LinkState::Up));
+        let other = in_netns(|| File::open("/proc/thread-self/ns/net").expect("a namespace"));
+        let namespace = format!("/proc/{}/fd/{}", std::process::id(), other.as_raw_fd());
+        ip(&["link", "set", "zwrenamed", "netns", &namespace]);
+        assert_eq!((tap.is_gone(), tap.link_state()), (false, LinkState::Unknown));
+        tap.raise_mtu(3000).expect("it is no error");
     });
 }
