@@ -133,7 +133,7 @@ mod tests {
         let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/\u{9b}u" } });
         assert!(added(&vsock).ends_with("host end /\\u{9b}u\n"));
         let changes = json!({ "name": "a", "config": { "metadata": "/\rm" } });
-        assert_eq!(changed(&changes), "a: metadata read from /\\rm\n");
+        assert_eq!(changed(&changes, &json!({ "metadata": "" })), "a: metadata read from /\\rm\n");
     }
 
     #[test]
