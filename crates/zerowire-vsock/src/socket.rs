@@ -23,10 +23,11 @@ pub fn socket_type(kind: Kind) -> SocketType {
     }
 }
 
-/// A connected socket.
+/// A connected socket, to which the program can't send descriptors.
 pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type(kind), flags, None)?;
+    socket::refuse_descriptors(&socket)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
@@ -51,7 +52,8 @@ pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut no_descriptors, flags)?)
 }
 
-/// Receives private bytes, in one call that does not wait. Descriptors beside them are not taken.
+/// Receives private bytes, in one call that does not wait. A kernel before
+/// 6.16 closes descriptors beside them here ([`socket::refuse_descriptors`]).
 pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
     let mut no_descriptors = RecvAncillaryBuffer::default();
     let list = &mut [IoSliceMut::new(bytes)];

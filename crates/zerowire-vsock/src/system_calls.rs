@@ -2,6 +2,7 @@
 //! are those of front ends' sockets, the rings, guest memory, and host programs' sockets.
 
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM, any, values};
+use zerowire_sys::socket::SO_PASSRIGHTS;
 use zerowire_vhost::serve::{FCNTL, OF_A_FRONT_END};
 
 /// In lists: those of any program, of any device, and its own.
@@ -21,7 +22,7 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
         2,
         &[libc::SO_SNDBUF as u32, libc::SO_PEERCRED as u32, libc::SO_DOMAIN as u32, libc::SO_TYPE as u32],
     ),
-    values(libc::SYS_setsockopt, 2, &[libc::SO_SNDBUF as u32]),
+    values(libc::SYS_setsockopt, 2, &[libc::SO_SNDBUF as u32, SO_PASSRIGHTS as u32]),
     // What a program with mapped receive is given: a pair of connected sockets, which reach nobody
     // else.
     values(libc::SYS_socketpair, 0, &[libc::AF_UNIX as u32]),

@@ -44,6 +44,22 @@ pub fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     values::NETNS_COOKIE.get(socket)
 }
 
+/// The option by which a unix socket takes descriptors or not (Linux 6.16,
+/// include/uapi/asm-generic/socket.h).
+pub const SO_PASSRIGHTS: i32 = 83;
+
+/// Has the kernel refuse descriptors that a peer sends to this unix socket: the peer gets EPERM. The
+/// sockets that it accepts inherit that. A kernel before 6.16 sends them all the same.
+///
+/// # Errors
+/// Those of setsockopt(2): it is no unix socket.
+pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
+    match set_int(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        other => other,
+    }
+}
+
 /// The file that a unix socket is bound to, wherever it is by now, as a descriptor of O_PATH
 /// (SIOCUNIXFILE, linux/un.h). Needs CAP_NET_ADMIN.
 ///

@@ -12,6 +12,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
+use zerowire_sys::socket::refuse_descriptors;
 
 use super::access::{SocketAccess, bound_file};
 use super::refusal::{RefusalKind, ServerRefusal};
@@ -160,7 +161,23 @@ pub struct Bound {
 }
 
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
+/// Its clients can't send descriptors: closing one of them can take as long as its sender wants, such
+/// as that of a TCP socket with SO_LINGER.
 pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
+    bind(path, kind, access, false)
+}
+
+/// The same for front ends, which send descriptors.
+fn bind_vhost_user(path: &Path, access: &SocketAccess) -> Result<Bound, ListenError> {
+    bind(path, SocketType::STREAM, access, true)
+}
+
+fn bind(
+    path: &Path,
+    kind: SocketType,
+    access: &SocketAccess,
+    takes_descriptors: bool,
+) -> Result<Bound, ListenError> {
     let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), cause: e.into() };
     match path.as_os_str().len() {
         0 => return Err(ListenError::Empty),
@@ -187,7 +204,9 @@ pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result
         }
     }
     let socket = socket()?;
-    access.prepare(&socket).map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
+    let refuses = |socket| if takes_descriptors { Ok(()) } else { refuse_descriptors(socket) };
+    let prepared = access.prepare(&socket).and_then(|()| refuses(&socket));
+    prepared.map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
     rustix::net::bind(&socket, &address).map_err(failed)?;
     let file = SocketFile::new(path, bound_file(&socket, path)?);
     access.grant(file.file(), path)?;
@@ -249,7 +268,7 @@ impl Listener {
             Endpoint::Path(path) => match refuser::take_at(path) {
                 Some((fd, socket)) => Self::again(fd, socket),
                 None => {
-                    let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
+                    let Bound { socket, file } = bind_vhost_user(path, access)?;
                     let opener = Some(SocketOpener::Own(file));
                     Ok(Self::Listening { opener, socket: Some(socket.into()) })
                 }
@@ -433,7 +452,7 @@ impl Listener {
                 let path = before.path();
                 let access = SocketAccess::of(before.file())
                     .map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
-                let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
+                let Bound { socket, file } = bind_vhost_user(path, &access)?;
                 *before = file;
                 socket
             }

@@ -43,6 +43,7 @@ impl Memory {
         // wait.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (wake, ready) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        zerowire_sys::socket::refuse_descriptors(&wake)?;
         let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok((memory, ProgramFiles { headers, data, ready, released }, wake))
     }
@@ -67,5 +68,19 @@ impl Memory {
     #[cfg(test)]
     pub fn data_for_tests(&mut self) -> &[u8] {
         &self.data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_sys::socket::{SO_PASSRIGHTS, get_int};
+
+    use super::*;
+
+    /// A kernel before Linux 6.16 does not know the option.
+    #[test]
+    fn the_socket_that_wakes_a_program_takes_no_descriptors() {
+        let (_, _, wake) = Memory::new(&MapOptions::default()).expect("memory");
+        assert_ne!(get_int(&wake, libc::SOL_SOCKET, SO_PASSRIGHTS).ok(), Some(1));
     }
 }

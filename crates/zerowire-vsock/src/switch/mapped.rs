@@ -292,10 +292,11 @@ impl Made {
     }
 }
 
-/// A program's socket, and this side's.
+/// This side's socket, to which the program can't send descriptors, and the program's.
 pub(super) fn pair(kind: Kind) -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = socket_type(kind);
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    zerowire_sys::socket::refuse_descriptors(&ours)?;
     let flags = rustix::fs::fcntl_getfl(&ours)?;
     rustix::fs::fcntl_setfl(&ours, flags | rustix::fs::OFlags::NONBLOCK)?;
     Ok((ours, theirs))

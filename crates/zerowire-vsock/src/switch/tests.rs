@@ -7,6 +7,7 @@ use crate::VsockLimits;
 use crate::connector::{HostConnector, OwnSockets, PathConnector};
 use crate::doors::{HostSide, HostSockets};
 use crate::mapped::MapPolicy;
+use crate::packet::Kind;
 
 #[test]
 fn others_are_all_vms_but_one() {
@@ -33,4 +34,15 @@ fn others_are_all_vms_but_one() {
         }
     }
     assert!(switch.at(3).is_none());
+}
+
+/// A program that sends them gets EPERM. A kernel before Linux 6.16 does not know the option.
+#[test]
+fn a_program_with_mapped_receive_can_send_no_descriptors() {
+    use zerowire_sys::socket::{SO_PASSRIGHTS, get_int};
+    let takes = |socket: &std::os::fd::OwnedFd| get_int(socket, libc::SOL_SOCKET, SO_PASSRIGHTS).ok();
+    for kind in [Kind::Stream, Kind::SeqPacket] {
+        let (ours, _theirs) = mapped::pair(kind).expect("a pair");
+        assert_ne!(takes(&ours), Some(1), "{kind:?}");
+    }
 }

@@ -1,15 +1,23 @@
 //! Host programs that say something else than CONNECT, or nothing, or close at any moment: others
 //! notice nothing.
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType as Type,
+    sendmsg,
+};
+
 use crate::support::vsock::{VsockBackend, patient, read_ok, read_to_end};
 use crate::support::wait_until;
-use zerowire_guest::vsock::SocketType;
-use zerowire_testkit::own_process;
+use zerowire_guest::vsock::{HOST_CID, SocketType};
+use zerowire_testkit::{not_run, own_process};
 
 #[test]
 fn host_programs_that_say_something_else() {
@@ -135,4 +143,42 @@ fn lines_as_other_devices_take_them() {
         assert!(guest.with_host(|| read_ok(&mut stream)).is_some(), "{line:?}");
         guest.ping(conn, &mut stream);
     }
+}
+
+/// Sends a line with a descriptor.
+fn send_descriptor(socket: impl AsFd, line: &str) -> Result<usize, Errno> {
+    let file = std::fs::File::open("/dev/null").expect("a device");
+    let (files, mut space) = ([file.as_fd()], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(socket, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// To close a TCP socket with SO_LINGER takes as long as its sender has chosen. The thread of a
+/// group would close it for all its VMs.
+#[test]
+fn host_programs_can_send_no_descriptors() {
+    let (pair, _other) = UnixStream::pair().expect("a pair");
+    if zerowire_sys::socket::get_int(&pair, libc::SOL_SOCKET, zerowire_sys::socket::SO_PASSRIGHTS).is_err() {
+        not_run("descriptors of host programs: this kernel has no SO_PASSRIGHTS: use Linux 6.16 or later");
+        return;
+    }
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    for (door, kind) in [("", Type::STREAM), (".seqpacket", Type::SEQPACKET), (".map", Type::SEQPACKET)] {
+        let mut path = backend.uds("vm").into_os_string();
+        path.push(door);
+        let program: OwnedFd = rustix::net::socket(AddressFamily::UNIX, kind, None).expect("a socket");
+        rustix::net::connect(&program, &SocketAddrUnix::new(path).expect("short")).expect("it listens");
+        assert_eq!(send_descriptor(&program, "CONNECT 80\n"), Err(Errno::PERM), "UDS{door}");
+    }
+    let (conn, mut host) = backend.dial_in("vm", &mut guest, 80);
+    assert_eq!(send_descriptor(&host, "x"), Err(Errno::PERM), "a connection to the guest");
+    guest.ping(conn, &mut host);
+    let listener = backend.listen("vm", 90);
+    let conn = guest.stack.connect(HOST_CID, 90, SocketType::Stream).expect("room");
+    let (mut host, _) = guest.with_host(|| listener.accept().expect("the guest connects"));
+    patient(&host);
+    assert_eq!(send_descriptor(&host, "x"), Err(Errno::PERM), "a connection of the guest's");
+    guest.ping(conn, &mut host);
 }
