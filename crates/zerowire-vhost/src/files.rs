@@ -1,16 +1,23 @@
-//! Files whose file system may never answer.
+//! Files whose file system may never answer, and sockets that may never close.
 //!
 //! No signal ends a system call that waits for a file system such as FUSE or NFS, and close(2) is
 //! one, too. So a thread of its own makes these calls. Who asked waits for a while, and leaves the
 //! thread behind then. The next ones wait the shorter, the more threads are left behind, so that
 //! one that asks for many files in turn goes on as well.
+//!
+//! A peer can send a descriptor that takes as long to close as it likes, such as the last one of a
+//! TCP socket with SO_LINGER. Unread in a socket's queue, it is closed with that socket.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use rustix::net::{SocketFlags, accept_with};
 
 use crate::answer::{NoAnswer, one_answer};
 
@@ -19,8 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that are left behind, at most.
 const MOST_LEFT: usize = 64;
 
+/// The same of a socket that closes.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
+
 /// The threads of this process.
 static THREADS: FileThreads = FileThreads::new(PATIENCE);
+/// Those that close sockets.
+static CLOSERS: FileThreads = FileThreads::new(CLOSE_PATIENCE);
 
 /// Threads that wait for file systems.
 struct FileThreads {
@@ -35,6 +47,29 @@ struct FileThreads {
 /// Those of `work`. Or it takes too long: what it returns then is dropped by its thread.
 pub fn ask<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     THREADS.ask(work)
+}
+
+/// Has a thread of its own close a socket that does not block. If it listens, the connections that
+/// wait there end first. Where that takes long this returns before. The socket stays open while too
+/// many others close ([`may_close`]).
+pub fn close(socket: OwnedFd) {
+    // Without a thread it is not dropped here.
+    let socket = ManuallyDrop::new(socket);
+    let closed = CLOSERS.ask(move || {
+        let socket = ManuallyDrop::into_inner(socket);
+        while accept_with(&socket, SocketFlags::CLOEXEC).is_ok() {}
+        Ok(())
+    });
+    if closed.is_err() {
+        tracing::warn!(
+            "a socket is not closed yet: a descriptor that its peer has sent lingers, or its file system does not answer"
+        );
+    }
+}
+
+/// Whether there is a thread for [`close`].
+pub fn may_close() -> bool {
+    CLOSERS.left.load(Ordering::Acquire) < MOST_LEFT
 }
 
 /// The text of a regular file. Any other may have no end, or none for now, and would keep the VMs

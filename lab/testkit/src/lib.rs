@@ -6,6 +6,7 @@ pub mod captures;
 pub mod cc;
 pub mod frames;
 pub mod fuse;
+pub mod linger;
 pub mod mapped;
 pub mod net;
 mod not_run;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{SendFlags, SocketFlags, send};
-use zerowire_vhost::serve::ControlSocket;
+use zerowire_vhost::files;
+use zerowire_vhost::serve::{ControlSocket, ends_in_time};
 
 use super::connections::Connections;
 use super::conversation::converse;
@@ -103,7 +104,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(acceptor) = self.acceptor.take() {
+        // Closing the door can take long, see `zerowire_vhost::files`.
+        if let Some(acceptor) = self.acceptor.take_if(|thread| ends_in_time(thread, Instant::now())) {
             let _ = acceptor.join();
         }
         self.pools.iter().for_each(|pool| pool.close());
@@ -131,7 +133,10 @@ impl Acceptor {
         loop {
             let mut fds =
                 [self.stop.as_fd(), self.door.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            let woken = poll(&mut fds, None);
+            // No client is taken who might not be let go of.
+            let takes = files::may_close();
+            let retry = (!takes).then_some(Timespec { tv_sec: 0, tv_nsec: RETRY.subsec_nanos().into() });
+            let woken = poll(&mut fds[..1 + usize::from(takes)], retry.as_ref());
             let [stops, comes] = fds.each_ref().map(|fd| fd.revents().contains(PollFlags::IN));
             if woken.is_ok() && stops {
                 return;
@@ -159,6 +164,8 @@ impl Acceptor {
             Err(client) => {
                 let busy = Response::error(503, "all connections are busy: try again", None).bytes(false);
                 let _ = send(&client, &busy, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                // This thread has all other clients to accept.
+                files::close(client);
                 return;
             }
         };
@@ -168,5 +175,62 @@ impl Acceptor {
         if let Err(e) = started {
             tracing::error!("{}: no thread for a connection: {e}", self.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use zerowire_testkit::PATIENCE;
+    use zerowire_testkit::linger::send_lingering;
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        fn answer(&self, _request: &ControlRequest, _body: &[u8]) -> Response {
+            Response::error(404, "nothing", None)
+        }
+
+        fn piece(&self, _stream: Stream) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    /// Does `work` on a thread of its own, which must end.
+    fn ends(work: impl FnOnce() + Send + 'static) {
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            work();
+            let _ = done.send(());
+        });
+        ended.recv_timeout(PATIENCE).expect("it ends");
+    }
+
+    /// The kernel refuses such descriptors since Linux 6.16. A pair of sockets takes them.
+    #[test]
+    fn a_client_that_gets_no_place_cant_hold_up_the_acceptor() {
+        let pools = [1, 1].map(Connections::new);
+        pools.iter().for_each(|pool| pool.close());
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        let door = ControlListener::Tcp(TcpListener::bind("127.0.0.1:0").expect("loopback"));
+        let acceptor = Acceptor { name: "test".to_owned(), door, handler: Arc::new(Nothing), pools, stop };
+        let (client, socket) = UnixStream::pair().expect("a pair");
+        let peer = send_lingering(&client, b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        ends(move || acceptor.receive(socket.into()));
+        drop(peer);
+    }
+
+    #[test]
+    fn the_end_waits_for_no_acceptor_that_is_held_up() {
+        let (let_go, held) = mpsc::channel::<()>();
+        let acceptor = Some(std::thread::spawn(move || held.iter().for_each(drop)));
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        let service = Service { stop, acceptor, pools: [1, 1].map(Connections::new) };
+        ends(move || drop(service));
+        drop(let_go);
     }
 }

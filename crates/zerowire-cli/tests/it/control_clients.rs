@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 
 use crate::support::control::{Controlled, dial, say};
 use crate::support::{Guest, Peer, Program, connect, in_netns, program_for_everybody, wait_until};
+use zerowire_testkit::linger::send_lingering;
+use zerowire_testkit::not_run;
 
 /// More clients than there are places begin a request and say nothing more. Others are answered,
 /// and a VM moves its frames.
@@ -81,6 +83,20 @@ fn clients_that_flood_cost_themselves_only() {
         let (_, log) = server.program.stop();
         assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
     });
+}
+
+/// To close a TCP socket with SO_LINGER takes as long as its sender has chosen.
+#[test]
+fn clients_can_send_no_descriptors() {
+    let (pair, _other) = UnixStream::pair().expect("a pair");
+    if zerowire_sys::socket::get_int(&pair, libc::SOL_SOCKET, zerowire_sys::socket::SO_PASSRIGHTS).is_err() {
+        not_run("descriptors of control clients: this kernel has no SO_PASSRIGHTS: use Linux 6.16 or later");
+        return;
+    }
+    let server = Controlled::start(&[]);
+    let sent = send_lingering(dial(&server.control()), b"GET /vms HTTP/1.1\r\n\r\n");
+    assert_eq!(sent.err(), Some(rustix::io::Errno::PERM));
+    assert!(server.names().is_empty());
 }
 
 /// What the program prints as `user`, who has no groups but these.

@@ -1,22 +1,19 @@
 //! Host programs that say something else than CONNECT, or nothing, or close at any moment: others
 //! notice nothing.
 
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType as Type,
-    sendmsg,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType as Type};
 
 use crate::support::vsock::{VsockBackend, patient, read_ok, read_to_end};
 use crate::support::wait_until;
 use zerowire_guest::vsock::{HOST_CID, SocketType};
+use zerowire_testkit::linger::send_lingering;
 use zerowire_testkit::{not_run, own_process};
 
 #[test]
@@ -145,15 +142,6 @@ fn lines_as_other_devices_take_them() {
     }
 }
 
-/// Sends a line with a descriptor.
-fn send_descriptor(socket: impl AsFd, line: &str) -> Result<usize, Errno> {
-    let file = std::fs::File::open("/dev/null").expect("a device");
-    let (files, mut space) = ([file.as_fd()], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-    sendmsg(socket, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)
-}
-
 /// To close a TCP socket with SO_LINGER takes as long as its sender has chosen. The thread of a
 /// group would close it for all its VMs.
 #[test]
@@ -170,15 +158,15 @@ fn host_programs_can_send_no_descriptors() {
         path.push(door);
         let program: OwnedFd = rustix::net::socket(AddressFamily::UNIX, kind, None).expect("a socket");
         rustix::net::connect(&program, &SocketAddrUnix::new(path).expect("short")).expect("it listens");
-        assert_eq!(send_descriptor(&program, "CONNECT 80\n"), Err(Errno::PERM), "UDS{door}");
+        assert_eq!(send_lingering(&program, b"CONNECT 80\n").err(), Some(Errno::PERM), "UDS{door}");
     }
     let (conn, mut host) = backend.dial_in("vm", &mut guest, 80);
-    assert_eq!(send_descriptor(&host, "x"), Err(Errno::PERM), "a connection to the guest");
+    assert_eq!(send_lingering(&host, b"x").err(), Some(Errno::PERM), "a connection to the guest");
     guest.ping(conn, &mut host);
     let listener = backend.listen("vm", 90);
     let conn = guest.stack.connect(HOST_CID, 90, SocketType::Stream).expect("room");
     let (mut host, _) = guest.with_host(|| listener.accept().expect("the guest connects"));
     patient(&host);
-    assert_eq!(send_descriptor(&host, "x"), Err(Errno::PERM), "a connection of the guest's");
+    assert_eq!(send_lingering(&host, b"x").err(), Some(Errno::PERM), "a connection of the guest's");
     guest.ping(conn, &mut host);
 }
