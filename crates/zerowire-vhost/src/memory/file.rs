@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, MemfdFlags, SealFlags, Statx, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use thiserror::Error;
 use zerowire_sys::map::Mapping;
 
@@ -26,9 +28,15 @@ pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
     rustix::fs::fcntl_get_seals(file).map(|_| ()).map_err(|_| NotMemory)
 }
 
-/// Whether closing a descriptor asks no file system that may never answer.
+/// Whether closing a descriptor asks no file system that may never answer, and does not linger as
+/// sockets of the network can (SO_LINGER). A confined process on a tap can't tell sockets apart, and
+/// serves no other VM.
 pub(crate) fn closes_at_once(fd: impl AsFd) -> bool {
-    let of_the_kernel = |kind| matches!(kind, FileType::Fifo | FileType::Socket | FileType::Unknown);
+    let of_the_kernel = |kind| match kind {
+        FileType::Fifo | FileType::Unknown => true,
+        FileType::Socket => matches!(socket_domain(&fd), Ok(AddressFamily::UNIX) | Err(Errno::NOSYS)),
+        _ => false,
+    };
     check_memory(&fd).is_ok() || file_type(&fd).is_ok_and(of_the_kernel)
 }
 
@@ -176,6 +184,7 @@ mod tests {
         for path in ["/proc/self/exe", "/proc/self/maps", "/", "/dev/null"] {
             assert!(!closes_at_once(open(path)), "{path}");
         }
+        assert!(!closes_at_once(std::net::TcpListener::bind("127.0.0.1:0").expect("loopback")));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Closes descriptors of a front end whose file system may never answer.
+//! Closes descriptors of a front end that may never close.
 //!
-//! close(2) of a file on FUSE waits for the process that serves it, and nothing interrupts that. A
-//! front end can send such files with any message, and they have to be closed. So those that come
+//! close(2) of a file on FUSE waits for the process that serves it, and nothing interrupts that.
+//! That of a TCP socket waits as long as its SO_LINGER says. A front end can send such descriptors
+//! with any message, and they have to be closed. So those that come
 //! together are closed by a thread of their own. A duplicate of the connection stands in the place
 //! of each: that is neither memory nor an eventfd, and is refused as the file would be. The control
 //! thread goes on, also to its end.

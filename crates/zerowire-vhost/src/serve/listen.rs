@@ -18,6 +18,7 @@ use super::access::{SocketAccess, bound_file};
 use super::refusal::{RefusalKind, ServerRefusal};
 use super::refuser;
 use super::socket_file::{self, SocketFile};
+use crate::files;
 
 /// Where a VM's front end is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -415,7 +416,11 @@ impl Listener {
             Some(SocketOpener::Own(_)) => {
                 // On a unix socket this fails of none that listens.
                 let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
-                while socket.accept().is_ok() {}
+                // Those that wait may have sent what takes long to close.
+                match socket.try_clone() {
+                    Ok(copy) => files::close(copy.into()),
+                    Err(_) => while socket.accept().is_ok() {},
+                }
             }
             Some(SocketOpener::Giver(number)) => {
                 refuser::refuse(*number, socket.try_clone());
@@ -465,8 +470,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Listening { opener: Some(SocketOpener::Giver(_)), .. } = self {
+        let Self::Listening { opener, socket } = self else { return };
+        if let Some(SocketOpener::Giver(_)) = opener {
             self.refuse();
+        } else if let Some(SocketOpener::Own(file)) = opener.take() {
+            drop(file);
+            socket.take().map(OwnedFd::from).into_iter().for_each(files::close);
         }
     }
 }

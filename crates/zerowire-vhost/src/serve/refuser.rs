@@ -2,8 +2,9 @@
 //!
 //! Who hands a socket over has it as well, so it listens on when the VM drains or has left. A front
 //! end that connects would wait for an answer for ever, and all of QEMU with it. If the socket were
-//! shut down, it would be so at the next start, too. So a thread accepts what connects, and closes
-//! it at once.
+//! shut down, it would be so at the next start, too. So a thread a socket accepts what connects, and
+//! closes it at once. A front end can make that take long, by a descriptor that it has sent and that
+//! lingers. The others of its own VM wait then.
 //!
 //! ```text
 //! a VM takes front ends ─▶ it drains, or its listener is dropped ─▶ refused ─▶ a VM takes it again
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -45,47 +46,56 @@ struct HandedName {
     file: Option<FileId>,
 }
 
+/// A socket where front ends are refused.
+struct RefusedSocket {
+    /// That of its thread, which closes it: that can take long, too.
+    socket: Weak<UnixListener>,
+    /// Tells the thread that it is refused no more.
+    wake: Arc<OwnedFd>,
+}
+
+impl RefusedSocket {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
 struct Refuser {
     /// By the numbers that they were handed over with.
-    sockets: BTreeMap<RawFd, Arc<UnixListener>>,
+    sockets: BTreeMap<RawFd, RefusedSocket>,
     /// The names of these and of those that VMs have, by the same numbers.
     names: BTreeMap<RawFd, HandedName>,
     /// Whether sockets are refused that no VM takes front ends from.
     refuses: bool,
-    /// Tells the thread, if it runs, that something is new.
-    wake: Option<Arc<OwnedFd>>,
 }
 
 static REFUSER: Mutex<Refuser> =
-    Mutex::new(Refuser { sockets: BTreeMap::new(), names: BTreeMap::new(), refuses: false, wake: None });
+    Mutex::new(Refuser { sockets: BTreeMap::new(), names: BTreeMap::new(), refuses: false });
 
 fn lock() -> MutexGuard<'static, Refuser> {
     REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Refuser {
-    /// Has the thread look again, which is started if need be.
-    fn look(&mut self) -> io::Result<()> {
-        if self.wake.is_none() {
-            let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-            let for_thread = wake.clone();
-            let thread = std::thread::Builder::new().name("refuse".to_owned()).stack_size(STACK_BYTES);
-            thread.spawn(move || run(&for_thread))?;
-            self.wake = Some(wake);
-        }
-        if let Some(wake) = &self.wake {
-            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-        }
+    /// Starts the thread that refuses front ends on a socket.
+    fn begin(&mut self, number: RawFd, socket: UnixListener) -> io::Result<()> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (socket, for_thread) = (Arc::new(socket), wake.clone());
+        let refused = RefusedSocket { socket: Arc::downgrade(&socket), wake };
+        let thread = std::thread::Builder::new().name("refuse".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || run(number, &socket, &for_thread))?;
+        self.sockets.insert(number, refused);
         Ok(())
     }
 
     /// Gives a socket back to a VM.
     fn take(&mut self, number: RawFd) -> Option<io::Result<UnixListener>> {
-        let socket = self.sockets.get(&number)?.try_clone();
-        if socket.is_ok() {
-            self.sockets.remove(&number);
+        let socket = self.sockets.get(&number)?.socket.upgrade()?.try_clone();
+        if socket.is_ok()
+            && let Some(refused) = self.sockets.remove(&number)
+        {
+            refused.wake();
         }
-        let _ = self.look();
         Some(socket)
     }
 }
@@ -107,10 +117,8 @@ impl FrontEndRefusal {
 impl Drop for FrontEndRefusal {
     fn drop(&mut self) {
         let mut refuser = lock();
-        (refuser.refuses, refuser.sockets) = (false, BTreeMap::new());
-        if refuser.wake.is_some() {
-            let _ = refuser.look();
-        }
+        refuser.refuses = false;
+        std::mem::take(&mut refuser.sockets).values().for_each(RefusedSocket::wake);
     }
 }
 
@@ -135,11 +143,7 @@ pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
         refuser.names.remove(&number);
         return;
     }
-    let begun = socket.and_then(|socket| {
-        refuser.sockets.insert(number, Arc::new(socket));
-        refuser.look()
-    });
-    if let Err(e) = begun {
+    if let Err(e) = socket.and_then(|socket| refuser.begin(number, socket)) {
         tracing::error!("descriptor {number}: front ends wait there, since they can't be refused: {e}");
     }
 }
@@ -168,16 +172,23 @@ pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> 
     Some((number, refuser.take(number)?))
 }
 
-/// The thread: accepts and closes.
-fn run(wake: &OwnedFd) {
+/// The thread of a socket: accepts and closes until a VM has the socket.
+fn run(number: RawFd, socket: &Arc<UnixListener>, wake: &OwnedFd) {
     loop {
-        let sockets: Vec<_> = lock().sockets.values().cloned().collect();
-        let fds = [wake.as_fd()].into_iter().chain(sockets.iter().map(|socket| socket.as_fd()));
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut fds = [wake.as_fd(), socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let _ = poll(&mut fds, None);
-        let _ = rustix::io::read(wake, &mut [0u8; 8]);
-        for socket in lock().sockets.values() {
-            let _ = (0..AT_ONCE).try_for_each(|_| socket.accept().map(drop));
+        for _ in 0..AT_ONCE {
+            let refuser = lock();
+            let refused = refuser.sockets.get(&number);
+            if refused.is_none_or(|refused| refused.socket.as_ptr() != Arc::as_ptr(socket)) {
+                return;
+            }
+            let accepted = socket.accept();
+            // Nobody waits while it closes.
+            drop(refuser);
+            if accepted.is_err() {
+                break;
+            }
         }
         std::thread::park_timeout(PAUSE);
     }
@@ -187,6 +198,8 @@ fn run(wake: &OwnedFd) {
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+
+    use zerowire_testkit::linger::send_lingering;
 
     use super::*;
     use crate::serve::{Endpoint, ListenError, Listener, SocketAccess};
@@ -259,6 +272,27 @@ mod tests {
         is_refused(&a);
         drop(refusal);
         assert!(!refuses(first) && !refuses(second));
+    }
+
+    /// It waits on the socket of its VM, with a descriptor that takes an hour to close.
+    #[test]
+    fn a_front_end_that_is_slow_to_refuse_holds_up_no_other_vm() {
+        let _turn = turn();
+        let dir = tempfile::tempdir().expect("a folder");
+        let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
+        let _refusal = FrontEndRefusal::begin();
+        let ((_a, first, at_first), (_b, _second, at_second)) = (handed(&a), handed(&b));
+        let slow = UnixStream::connect(&a).expect("a VM has it");
+        let _peer = send_lingering(&slow, b"x").expect("sent");
+        drop((at_first, at_second));
+        is_refused(&b);
+        // Accepted: it sees the end.
+        let mut fds = [PollFd::new(&slow, PollFlags::RDHUP)];
+        let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&limit)), Ok(1));
+        is_refused(&b);
+        let late = Listener::new(&Endpoint::Fd(first), &SocketAccess::default());
+        drop(is_taken(&a, late.expect("it has no VM")));
     }
 
     #[test]

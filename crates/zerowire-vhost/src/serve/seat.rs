@@ -404,12 +404,10 @@ impl<'a> Seat<'a> {
 }
 
 /// What the log says of a front end whose descriptors can't be closed.
-const UNCLOSED: &str =
-    "a file that a front end has sent can't be closed, since its file system does not answer";
+const UNCLOSED: &str = "a descriptor that a front end has sent can't be closed: its file system does not answer, or it is a socket that lingers";
 
-/// A file came where a socket or a pipe is expected.
-const FOREIGN: &str =
-    "its descriptor is of a file system that may never answer: use a pipe, a socket or a memfd";
+/// A file came where a unix socket or a pipe is expected.
+const FOREIGN: &str = "its descriptor may never close: use a pipe, a unix socket or a memfd";
 
 /// Why most sessions end.
 const LEFT: &str = "front end left";

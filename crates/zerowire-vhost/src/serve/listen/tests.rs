@@ -5,6 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
+use zerowire_testkit::PATIENCE;
+use zerowire_testkit::linger::send_lingering;
+
 use super::super::control_socket::ControlSocket;
 use super::*;
 
@@ -125,6 +128,28 @@ fn a_socket_that_another_process_keeps_is_shut_and_opened_by_it_though_answers_a
     listener.reopen().unwrap();
     let _client = client(&path, SocketType::STREAM).unwrap();
     assert!(listener.accept().unwrap().is_some());
+}
+
+/// A front end that waits to be accepted has sent a descriptor that takes an hour to close.
+#[test]
+fn front_ends_that_wait_hold_up_nobody_who_closes_a_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let ends: [fn(&mut Listener); 2] = [|listener| listener.shut().unwrap(), |_| ()];
+    for (i, end) in ends.into_iter().enumerate() {
+        let path = dir.path().join(i.to_string());
+        let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        let peer = send_lingering(&waiting, b"x").unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            end(&mut listener);
+            drop(listener);
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{i}: {e}"));
+        assert!(!path.exists());
+        drop(peer);
+    }
 }
 
 #[test]
