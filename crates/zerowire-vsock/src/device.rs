@@ -99,6 +99,10 @@ impl Backing for VsockContext {
         }
     }
 
+    fn leave(&self) {
+        self.place.leave();
+    }
+
     fn ended(self: Arc<Self>) {
         let departure = self.departure.clone();
         departure.leave(self);

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -104,7 +105,8 @@ impl GroupThreads {
             group.give(GroupCommand::Join { place, vm: Box::new(vm), reply });
             let (vm, groups) = (name.to_owned(), groups.to_vec());
             members.push(Member { vm, groups, group: group.clone(), place });
-            GroupPlace { rings: group.rings(place), threads: self.clone(), group, place }
+            let (rings, left) = (group.rings(place), AtomicBool::new(false));
+            GroupPlace { rings, threads: self.clone(), group, place, left }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, "the thread of its groups does not answer");
         wait_for(&answer, PATIENCE).unwrap_or_else(|| Err(late())).map_err(resources)?;
@@ -127,15 +129,33 @@ pub(super) struct GroupPlace {
     group: Arc<Group>,
     /// The VM's place among those of its thread.
     pub place: usize,
+    /// True: the thread was told to let go of it.
+    left: AtomicBool,
+}
+
+impl GroupPlace {
+    /// Has the thread drop the VM, and waits until it has. Another VM of the thread can hold that
+    /// up.
+    pub fn leave(&self) {
+        self.let_go(Duration::MAX);
+    }
+
+    /// The same; but it waits no longer than `patience`. False: the thread has not let go.
+    fn let_go(&self, patience: Duration) -> bool {
+        if self.left.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let (reply, answer) = one_answer();
+        self.group.give(GroupCommand::Leave { place: self.place, reply });
+        wait_for(&answer, patience).is_some() || !self.group.is_alive()
+    }
 }
 
 impl Drop for GroupPlace {
     fn drop(&mut self) {
-        let (reply, answer) = one_answer();
-        self.group.give(GroupCommand::Leave { place: self.place, reply });
         let patience = self.group.patience(PATIENCE, LATE_PATIENCE);
-        let answers = wait_for(&answer, patience).is_some();
-        if !answers && self.group.is_alive() {
+        let answers = self.let_go(patience);
+        if !answers {
             tracing::error!("the thread of a group did not let a VM go within {patience:?}");
         }
         self.group.answers(answers);

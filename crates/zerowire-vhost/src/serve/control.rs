@@ -194,6 +194,9 @@ pub trait Backing: Send + Sync + 'static {
         None
     }
 
+    /// The VM goes, and its socket is gone: waits until other threads have let go of it.
+    fn leave(&self) {}
+
     /// The control thread ends; its socket is gone.
     fn ended(self: Arc<Self>) {}
 }
@@ -304,6 +307,10 @@ fn spawn(
     let thread = std::thread::Builder::new().name(format!("{}-ctl", vm.control().name));
     let thread = thread.stack_size(STACK_BYTES).spawn(move || {
         seat::run(&*vm, listener, link, receiver, session);
+        if vm.control().stopped() || vm.control().is_draining() {
+            // While this waits, who removes the VM hears that it is stuck.
+            vm.leave();
+        }
         vm.ended();
     })?;
     Ok((thread, orders))

@@ -77,9 +77,10 @@ pub enum ChangeError<E> {
     /// Other changes take too long.
     #[error(transparent)]
     OtherChange(TurnError),
-    /// A front end holds up the VM's threads.
+    /// A front end holds up the VM's threads, or of vsock another VM of its groups.
     #[error(
-        "VM {0}: its threads did not end in time: its front end holds them up; end that one, and the VM goes by itself"
+        "VM {0}: its threads did not end in time: its front end holds them up, or a VM that shares vsock groups with it; end \
+         that one, and the VM goes by itself"
     )]
     Stuck(String),
     /// The new state can't be had.

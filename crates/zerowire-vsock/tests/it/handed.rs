@@ -9,8 +9,10 @@ use std::time::Duration;
 use crate::support::vsock::{Guest, Vm, VsockBackend, accept, read_to_end};
 use crate::support::wait_until;
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
+use zerowire_testkit::linger::lingering;
+use zerowire_vhost::serve::VmState;
 use zerowire_vsock::packet::Kind;
-use zerowire_vsock::{HostKeeper, HostQuestion, OwnSockets, PathConnector};
+use zerowire_vsock::{HostKeeper, HostQuestion, OwnSockets, PathConnector, VsockChangeError};
 
 /// Questions that a VM may have under way.
 const QUESTIONS: usize = 64;
@@ -221,4 +223,22 @@ fn questions_of_a_vm_are_bounded_and_all_are_asked_in_the_end() {
         has_state(&mut guest, conn, ConnState::Refused);
     }
     assert_eq!(scene.asked(), 0);
+}
+
+/// The thread of both VMs closes a socket that answers no question, which takes an hour.
+#[test]
+fn a_vm_leaves_when_the_thread_of_its_groups_lets_go_of_it() {
+    let scene = Scene::start(&[Vm::new("a", 3), Vm::new("b", 4)]);
+    let (socket, peer) = lingering();
+    scene.backend.server.answer(0, 7, Ok(socket.into()));
+    let removed = scene.backend.server.remove("b");
+    assert!(matches!(removed, Err(VsockChangeError::Stuck(_))), "{removed:?}");
+    let states = || {
+        let vms = scene.backend.server.vms().into_iter();
+        vms.map(|vm| (vm.config.name, vm.state)).collect::<Vec<_>>()
+    };
+    let [a, b] = [("a", VmState::Running), ("b", VmState::Leaving)].map(|(vm, state)| (vm.to_owned(), state));
+    assert_eq!(states(), [a.clone(), b]);
+    drop(peer);
+    wait_until("it goes by itself", || states() == [a.clone()]);
 }
