@@ -101,6 +101,22 @@ pub fn text_of(source: impl Read, most_bytes: usize) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
 }
 
+// Behind a call: each kind of work has its own copy of `FileThreads::ask`.
+#[cold]
+#[inline(never)]
+fn too_many(left: usize) -> io::Error {
+    io::Error::other(format!(
+        "{left} files before it have not answered yet: end what their file systems wait for"
+    ))
+}
+
+#[cold]
+#[inline(never)]
+fn late(patience: Duration) -> io::Error {
+    let text = format!("no answer within {patience:?}: its file system hangs");
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
 impl FileThreads {
     const fn new(patience: Duration) -> Self {
         Self { patience, left: AtomicUsize::new(0) }
@@ -112,9 +128,7 @@ impl FileThreads {
     ) -> io::Result<T> {
         let left = self.left.load(Ordering::Acquire);
         if left >= MOST_LEFT {
-            return Err(io::Error::other(format!(
-                "{left} files before it have not answered yet: end what their file systems wait for"
-            )));
+            return Err(too_many(left));
         }
         let (reply, answer) = one_answer();
         let run = move || {
@@ -130,16 +144,9 @@ impl FileThreads {
             Err(NoAnswer::Gone) => Err(io::Error::other("its thread has failed")),
             Err(NoAnswer::Late) => {
                 self.left.fetch_add(1, Ordering::AcqRel);
-                answer.close().map_or_else(
-                    || {
-                        let text = format!("no answer within {patience:?}: its file system hangs");
-                        Err(io::Error::new(io::ErrorKind::TimedOut, text))
-                    },
-                    |done| {
-                        self.left.fetch_sub(1, Ordering::AcqRel);
-                        done
-                    },
-                )
+                let Some(done) = answer.close() else { return Err(late(patience)) };
+                self.left.fetch_sub(1, Ordering::AcqRel);
+                done
             }
         }
     }

@@ -48,8 +48,8 @@ pub fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
 /// include/uapi/asm-generic/socket.h).
 pub const SO_PASSRIGHTS: i32 = 83;
 
-/// Has the kernel refuse descriptors that a peer sends to this unix socket: the peer gets EPERM. The
-/// sockets that it accepts inherit that. A kernel before 6.16 sends them all the same.
+/// Has the kernel refuse descriptors that a peer sends to this unix socket: the peer gets EPERM.
+/// The sockets that it accepts inherit that. A kernel before 6.16 sends them all the same.
 ///
 /// # Errors
 /// Those of setsockopt(2): it is no unix socket.

@@ -29,8 +29,8 @@ pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
 }
 
 /// Whether closing a descriptor asks no file system that may never answer, and does not linger as
-/// sockets of the network can (SO_LINGER). A confined process on a tap can't tell sockets apart, and
-/// serves no other VM.
+/// sockets of the network can (SO_LINGER). A confined process on a tap can't tell sockets apart,
+/// and serves no other VM.
 pub(crate) fn closes_at_once(fd: impl AsFd) -> bool {
     let of_the_kernel = |kind| match kind {
         FileType::Fifo | FileType::Unknown => true,

@@ -2,9 +2,9 @@
 //!
 //! Who hands a socket over has it as well, so it listens on when the VM drains or has left. A front
 //! end that connects would wait for an answer for ever, and all of QEMU with it. If the socket were
-//! shut down, it would be so at the next start, too. So a thread a socket accepts what connects, and
-//! closes it at once. A front end can make that take long, by a descriptor that it has sent and that
-//! lingers. The others of its own VM wait then.
+//! shut down, it would be so at the next start, too. So a thread a socket accepts what connects,
+//! and closes it at once. A front end can make that take long, by a descriptor that it has sent and
+//! that lingers. The others of its own VM wait then.
 //!
 //! ```text
 //! a VM takes front ends ─▶ it drains, or its listener is dropped ─▶ refused ─▶ a VM takes it again
