@@ -29,7 +29,7 @@ pub use self::args::RecvArgs;
 
 /// Descriptors that the receiver, the result and a name's look-up take.
 const OWN_DESCRIPTORS: usize = 8;
-/// Numbers of descriptors that are tried: the kernel gives the lowest free one.
+/// Descriptors are counted up to this number: the kernel gives the lowest free one.
 const MOST_OPEN: usize = 1024;
 
 /// Runs the command.

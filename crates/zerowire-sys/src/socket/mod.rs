@@ -52,7 +52,7 @@ pub const SO_PASSRIGHTS: i32 = 83;
 /// The sockets that it accepts inherit that. A kernel before 6.16 sends them all the same.
 ///
 /// # Errors
-/// Those of setsockopt(2): it is no unix socket.
+/// Those of setsockopt(2), as for other kinds of sockets.
 pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
     match set_int(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),

@@ -162,8 +162,8 @@ pub struct Bound {
 }
 
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
-/// Its clients can't send descriptors: closing one of them can take as long as its sender wants, such
-/// as that of a TCP socket with SO_LINGER.
+/// Its clients can't send descriptors: closing one of them can take as long as its sender wants,
+/// such as that of a TCP socket with SO_LINGER.
 pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
     bind(path, kind, access, false)
 }
