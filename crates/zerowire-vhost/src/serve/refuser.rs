@@ -48,6 +48,8 @@ struct HandedName {
 
 /// A socket where front ends are refused.
 struct RefusedSocket {
+    /// The number that it was handed over with.
+    number: RawFd,
     /// That of its thread, which closes it: that can take long, too.
     socket: Weak<UnixListener>,
     /// Tells the thread that it is refused no more.
@@ -61,8 +63,7 @@ impl RefusedSocket {
 }
 
 struct Refuser {
-    /// By the numbers that they were handed over with.
-    sockets: BTreeMap<RawFd, RefusedSocket>,
+    sockets: Vec<RefusedSocket>,
     /// The names of these and of those that VMs have, by the same numbers.
     names: BTreeMap<RawFd, HandedName>,
     /// Whether sockets are refused that no VM takes front ends from.
@@ -70,7 +71,7 @@ struct Refuser {
 }
 
 static REFUSER: Mutex<Refuser> =
-    Mutex::new(Refuser { sockets: BTreeMap::new(), names: BTreeMap::new(), refuses: false });
+    Mutex::new(Refuser { sockets: Vec::new(), names: BTreeMap::new(), refuses: false });
 
 fn lock() -> MutexGuard<'static, Refuser> {
     REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,20 +82,19 @@ impl Refuser {
     fn begin(&mut self, number: RawFd, socket: UnixListener) -> io::Result<()> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (socket, for_thread) = (Arc::new(socket), wake.clone());
-        let refused = RefusedSocket { socket: Arc::downgrade(&socket), wake };
+        let refused = RefusedSocket { number, socket: Arc::downgrade(&socket), wake };
         let thread = std::thread::Builder::new().name("refuse".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || run(number, &socket, &for_thread))?;
-        self.sockets.insert(number, refused);
+        thread.spawn(move || run(&socket, &for_thread))?;
+        self.sockets.push(refused);
         Ok(())
     }
 
     /// Gives a socket back to a VM.
     fn take(&mut self, number: RawFd) -> Option<io::Result<UnixListener>> {
-        let socket = self.sockets.get(&number)?.socket.upgrade()?.try_clone();
-        if socket.is_ok()
-            && let Some(refused) = self.sockets.remove(&number)
-        {
-            refused.wake();
+        let at = self.sockets.iter().position(|refused| refused.number == number)?;
+        let socket = self.sockets[at].socket.upgrade()?.try_clone();
+        if socket.is_ok() {
+            self.sockets.swap_remove(at).wake();
         }
         Some(socket)
     }
@@ -118,7 +118,7 @@ impl Drop for FrontEndRefusal {
     fn drop(&mut self) {
         let mut refuser = lock();
         refuser.refuses = false;
-        std::mem::take(&mut refuser.sockets).values().for_each(RefusedSocket::wake);
+        std::mem::take(&mut refuser.sockets).iter().for_each(RefusedSocket::wake);
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
 
 /// Whether front ends are refused on the socket that was handed over with this number.
 pub(super) fn refuses(number: RawFd) -> bool {
-    lock().sockets.contains_key(&number)
+    lock().sockets.iter().any(|refused| refused.number == number)
 }
 
 /// The socket that was handed over with this number, if front ends are refused there. They are not
@@ -167,20 +167,19 @@ pub(super) fn take(number: RawFd) -> Option<io::Result<UnixListener>> {
 pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> {
     let there = file_id(path).ok()?;
     let mut refuser = lock();
-    let is_there = |number: &&RawFd| refuser.names.get(number).is_some_and(|name| name.file == Some(there));
-    let number = *refuser.sockets.keys().find(is_there)?;
+    let is_there = |number: &RawFd| refuser.names.get(number).is_some_and(|name| name.file == Some(there));
+    let number = refuser.sockets.iter().map(|refused| refused.number).find(is_there)?;
     Some((number, refuser.take(number)?))
 }
 
 /// The thread of a socket: accepts and closes until a VM has the socket.
-fn run(number: RawFd, socket: &Arc<UnixListener>, wake: &OwnedFd) {
+fn run(socket: &Arc<UnixListener>, wake: &OwnedFd) {
     loop {
         let mut fds = [wake.as_fd(), socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let _ = poll(&mut fds, None);
         for _ in 0..AT_ONCE {
             let refuser = lock();
-            let refused = refuser.sockets.get(&number);
-            if refused.is_none_or(|refused| refused.socket.as_ptr() != Arc::as_ptr(socket)) {
+            if refuser.sockets.iter().all(|refused| refused.socket.as_ptr() != Arc::as_ptr(socket)) {
                 return;
             }
             let accepted = socket.accept();
