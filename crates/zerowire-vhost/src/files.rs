@@ -10,14 +10,14 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use crate::answer::{NoAnswer, one_answer};
 
@@ -31,8 +31,10 @@ const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The threads of this process.
 static THREADS: FileThreads = FileThreads::new(PATIENCE);
-/// Those that close sockets.
-static CLOSERS: FileThreads = FileThreads::new(CLOSE_PATIENCE);
+/// Those that close listeners of front ends.
+static LISTENERS: FileThreads = FileThreads::new(CLOSE_PATIENCE);
+/// Those that close clients. What front ends hold up takes none of them.
+static CLIENTS: FileThreads = FileThreads::new(CLOSE_PATIENCE);
 
 /// Threads that wait for file systems.
 struct FileThreads {
@@ -49,27 +51,50 @@ pub fn ask<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'sta
     THREADS.ask(work)
 }
 
-/// Has a thread of its own close a socket that does not block. If it listens, the connections that
-/// wait there end first. Where that takes long this returns before. The socket stays open while too
-/// many others close ([`may_close`]).
-pub fn close(socket: OwnedFd) {
-    // Without a thread it is not dropped here.
-    let socket = ManuallyDrop::new(socket);
-    let closed = CLOSERS.ask(move || {
-        let socket = ManuallyDrop::into_inner(socket);
-        while accept_with(&socket, SocketFlags::CLOEXEC).is_ok() {}
-        Ok(())
-    });
-    if closed.is_err() {
+/// Has a thread of its own close a listening socket, and the connections that wait there. It does
+/// not block. Where closing takes long this returns before.
+pub fn close_listener(socket: OwnedFd) {
+    close(&LISTENERS, socket);
+}
+
+/// The same of a client of a socket that all can connect to.
+pub fn close_client(socket: OwnedFd) {
+    close(&CLIENTS, socket);
+}
+
+/// Whether there is a thread for [`close_client`].
+pub fn may_close_client() -> bool {
+    CLIENTS.has_room()
+}
+
+fn close(threads: &'static FileThreads, socket: OwnedFd) {
+    let closed = if threads.has_room() {
+        threads.ask(move || {
+            let mut next = Some(socket);
+            while let Some(socket) = next {
+                while accept_with(&socket, SocketFlags::CLOEXEC).is_ok() {}
+                drop(socket);
+                next = unclosed().pop();
+            }
+            Ok(())
+        })
+    } else {
+        // Who connects from now on is refused.
+        let _ = shutdown(&socket, Shutdown::Both);
+        unclosed().push(socket);
+        Err(too_many(MOST_LEFT))
+    };
+    if closed.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
         tracing::warn!(
             "a socket is not closed yet: a descriptor that its peer has sent lingers, or its file system does not answer"
         );
     }
 }
 
-/// Whether there is a thread for [`close`].
-pub fn may_close() -> bool {
-    CLOSERS.left.load(Ordering::Acquire) < MOST_LEFT
+/// Sockets that found no thread. The next one that has closed its own closes them.
+fn unclosed() -> MutexGuard<'static, Vec<OwnedFd>> {
+    static SOCKETS: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The text of a regular file. Any other may have no end, or none for now, and would keep the VMs
@@ -120,6 +145,10 @@ fn late(patience: Duration) -> io::Error {
 impl FileThreads {
     const fn new(patience: Duration) -> Self {
         Self { patience, left: AtomicUsize::new(0) }
+    }
+
+    fn has_room(&self) -> bool {
+        self.left.load(Ordering::Acquire) < MOST_LEFT
     }
 
     fn ask<T: Send + 'static>(
@@ -187,6 +216,34 @@ mod tests {
         assert_eq!(ask(|| Ok(7)).expect("an answer"), 7);
         let refused = ask(|| Err::<(), _>(io::ErrorKind::NotFound.into()));
         assert_eq!(refused.expect_err("no file").kind(), io::ErrorKind::NotFound);
+    }
+
+    /// One that finds no thread is closed behind the next one.
+    #[test]
+    fn sockets_that_find_no_thread_are_closed_later() {
+        use std::io::Read as _;
+        use std::os::unix::net::{UnixListener, UnixStream};
+
+        static FULL: FileThreads =
+            FileThreads { patience: CLOSE_PATIENCE, left: AtomicUsize::new(MOST_LEFT) };
+        static FREE: FileThreads = FileThreads::new(CLOSE_PATIENCE);
+        let dir = tempfile::tempdir().expect("a folder");
+        let [mut first, mut second] = [("a", &FULL), ("b", &FREE)].map(|(name, threads)| {
+            let path = dir.path().join(name);
+            let listener = UnixListener::bind(&path).expect("a socket");
+            listener.set_nonblocking(true).expect("a listener that does not block");
+            let waiting = UnixStream::connect(&path).expect("a place");
+            close(threads, listener.into());
+            waiting
+        });
+        for waiting in [&mut first, &mut second] {
+            waiting.set_read_timeout(Some(zerowire_testkit::PATIENCE)).expect("a limit");
+            let end = waiting.read(&mut [0]);
+            assert!(
+                end.as_ref().map_or_else(|e| e.kind() == io::ErrorKind::ConnectionReset, |n| *n == 0),
+                "{end:?}"
+            );
+        }
     }
 
     /// Who asks goes on, however many there are, and later again when file systems answer.

@@ -134,7 +134,7 @@ impl Acceptor {
             let mut fds =
                 [self.stop.as_fd(), self.door.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             // No client is taken who might not be let go of.
-            let takes = files::may_close();
+            let takes = files::may_close_client();
             let retry = (!takes).then_some(Timespec { tv_sec: 0, tv_nsec: RETRY.subsec_nanos().into() });
             let woken = poll(&mut fds[..1 + usize::from(takes)], retry.as_ref());
             let [stops, comes] = fds.each_ref().map(|fd| fd.revents().contains(PollFlags::IN));
@@ -165,7 +165,7 @@ impl Acceptor {
                 let busy = Response::error(503, "all connections are busy: try again", None).bytes(false);
                 let _ = send(&client, &busy, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 // This thread has all other clients to accept.
-                files::close(client);
+                files::close_client(client);
                 return;
             }
         };

@@ -418,7 +418,7 @@ impl Listener {
                 let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
                 // Those that wait may have sent what takes long to close.
                 match socket.try_clone() {
-                    Ok(copy) => files::close(copy.into()),
+                    Ok(copy) => files::close_listener(copy.into()),
                     Err(_) => while socket.accept().is_ok() {},
                 }
             }
@@ -475,7 +475,7 @@ impl Drop for Listener {
             self.refuse();
         } else if let Some(SocketOpener::Own(file)) = opener.take() {
             drop(file);
-            socket.take().map(OwnedFd::from).into_iter().for_each(files::close);
+            socket.take().map(OwnedFd::from).into_iter().for_each(files::close_listener);
         }
     }
 }
