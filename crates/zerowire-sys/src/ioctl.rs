@@ -114,7 +114,6 @@ const SIOCETHTOOL: u32 = 0x8946;
 // include/uapi/linux/if_tun.h. The numbers of some have the length of an int and not of what they
 // take (drivers/net/tun.c, `__tun_chr_ioctl`).
 pub(crate) const TUNSETIFF: TypedIoctl<InterfaceRequest> = TypedIoctl::new(0x4004_54ca);
-pub(crate) const TUNGETIFF: TypedIoctl<InterfaceRequest> = TypedIoctl::new(0x8004_54d2);
 pub(crate) const TUNSETQUEUE: TypedIoctl<InterfaceRequest> = TypedIoctl::new(0x4004_54d9);
 pub(crate) const TUNSETOFFLOAD: NumberIoctl = NumberIoctl(0x4004_54d0);
 pub(crate) const TUNGETVNETHDRSZ: TypedIoctl<i32> = TypedIoctl::new(0x8004_54d7);

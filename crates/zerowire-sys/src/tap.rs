@@ -9,8 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::ioctl::{
-    SIOCGIFFLAGS, SIOCGIFMTU, TUNGETIFF, TUNGETVNETHDRSZ, TUNSETIFF, TUNSETOFFLOAD, TUNSETQUEUE,
-    TUNSETVNETHDRSZ,
+    SIOCGIFFLAGS, SIOCGIFMTU, TUNGETVNETHDRSZ, TUNSETIFF, TUNSETOFFLOAD, TUNSETQUEUE, TUNSETVNETHDRSZ,
 };
 use crate::netdevice::InterfaceRequest;
 
@@ -31,13 +30,14 @@ const IFF_DETACH_QUEUE: i16 = 0x0400;
 /// Requests to an open tap, those about its interface by any socket, and the one whether a socket
 /// blocks. None of them makes or changes an interface.
 pub const IOCTLS: &[u32] = &[
-    TUNGETIFF.number(),
     TUNSETOFFLOAD.number(),
     TUNGETVNETHDRSZ.number(),
     TUNSETVNETHDRSZ.number(),
     TUNSETQUEUE.number(),
     SIOCGIFMTU.number(),
     SIOCGIFFLAGS.number(),
+    libc::SIOCGIFINDEX as u32,
+    libc::SIOCGIFNAME as u32,
     libc::FIONBIO as u32,
 ];
 
@@ -53,11 +53,6 @@ pub fn set_interface(fd: impl AsFd, name: &str, flags: i16) -> io::Result<()> {
     let mut request = InterfaceRequest::of(name)?;
     request.set(&flags.to_ne_bytes());
     TUNSETIFF.of(fd, request).map(drop)
-}
-
-/// What the interface of a queue is called now, in whatever network namespace it is.
-pub fn name(fd: impl AsFd) -> io::Result<String> {
-    TUNGETIFF.of(fd, InterfaceRequest::default()).map(|answer| answer.name())
 }
 
 /// Lets a queue take part in its interface's traffic, or not.

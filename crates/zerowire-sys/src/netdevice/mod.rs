@@ -147,12 +147,6 @@ plain! {
 }
 
 impl InterfaceRequest {
-    /// The name that it has.
-    pub(crate) fn name(&self) -> String {
-        let bytes = self.name.split(|b| *b == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
-    }
-
     /// For the interface `name`.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self::zeroed();

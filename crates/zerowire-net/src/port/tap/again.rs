@@ -97,6 +97,10 @@ impl Tap {
             Ok(()) => {
                 (state.gone, state.problem) = (false, None);
                 self.attach_as_before();
+                if let Some(keeper) = &self.keeper {
+                    let index = netdevice::index(keeper.socket(), &self.name).unwrap_or(0);
+                    self.index.store(index, Ordering::Release);
+                }
                 self.successors.fetch_add(1, Ordering::Release);
                 let name = &self.name;
                 match self.link_state() {
@@ -147,7 +151,9 @@ impl Tap {
                 self.apply(state.settings)?;
             }
         }
-        state.made = index(&self.name) != there;
+        let index = index(&self.name);
+        self.index.store(index.unwrap_or(0), Ordering::Release);
+        state.made = index != there;
         if state.made {
             state.mtu.map_or(Ok(()), |mtu| self.set_mtu(mtu))?;
             self.set_up()?;

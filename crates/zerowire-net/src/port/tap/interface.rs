@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use zerowire_sys::{netdevice, tap};
 
 use super::TapSpec;
-use super::attach::{attach, make_or_find};
+use super::attach::{attach, index, make_or_find};
 use super::error::TapError;
 use super::kept::TapVerb;
 use crate::features::Offloads;
@@ -38,6 +38,8 @@ pub struct TapFacts {
     pub makes: bool,
     /// The offloads that the kernel's taps take.
     pub offloads: Offloads,
+    /// The interface's number, which stays when it is renamed.
+    pub index: u32,
 }
 
 /// What a guest has chosen.
@@ -65,6 +67,8 @@ pub struct Tap {
     pub(super) control: OwnedFd,
     pub(super) queues: Vec<OwnedFd>,
     pub(super) facts: TapFacts,
+    /// The number of the present interface.
+    pub(super) index: AtomicU32,
     /// Which queues take part in the traffic.
     pub(super) attached: Vec<AtomicBool>,
     /// Who has opened it, if not this process.
@@ -105,7 +109,8 @@ impl Tap {
         for _ in 1..spec.queues {
             queues.push(attach(&name, multi, 0)?);
         }
-        let facts = TapFacts { makes: created, offloads: Offloads::default() };
+        let index = index(&name).unwrap_or(0);
+        let facts = TapFacts { makes: created, offloads: Offloads::default(), index };
         let mut tap = Self::of(name, queues, facts)?;
         tap.facts.offloads = tap.probe_offloads();
         tap.begin()?;
@@ -145,7 +150,8 @@ impl Tap {
             first.try_clone().map_err(|cause| TapError::Setup { name: name.clone(), what: "dup", cause })?;
         let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
         let (keeper, state, successors) = (None, Mutex::default(), AtomicU64::new(0));
-        Ok(Self { name, control, queues, facts, attached, keeper, state, successors })
+        let index = AtomicU32::new(facts.index);
+        Ok(Self { name, control, queues, facts, index, attached, keeper, state, successors })
     }
 
     /// As a guest that has chosen nothing yet wants it, with one queue that takes part.
@@ -185,22 +191,32 @@ impl Tap {
         if self.is_gone() {
             return LinkState::Gone;
         }
-        let state = match &self.keeper {
-            None => LinkState::by_name(&self.name_now()),
-            Some(keeper) => LinkState::by(keeper.socket(), &self.name_now()),
+        let state = match self.here() {
+            Ok((socket, name)) => LinkState::by(socket, &name),
+            Err(_) => LinkState::Unknown,
         };
         if state == LinkState::Gone { LinkState::Unknown } else { state }
     }
 
-    /// What the interface is called now; once it is gone, what its successor will be called.
+    /// A socket of this network namespace, and the interface's name in it. Its number is not there
+    /// once it was moved to another one, where nothing of it is known.
+    fn here(&self) -> io::Result<(OwnedFd, String)> {
+        let socket = match &self.keeper {
+            Some(keeper) => keeper.socket().try_clone_to_owned()?,
+            None => netdevice::socket()?,
+        };
+        let name = netdevice::name(&socket, self.index.load(Ordering::Acquire))?;
+        Ok((socket, name))
+    }
+
+    /// What the interface is called now. Not found, it has the name of the start.
     pub(super) fn name_now(&self) -> String {
-        tap::name(&self.control).unwrap_or_else(|_| self.name.clone())
+        self.here().map_or_else(|_| self.name.clone(), |(_, name)| name)
     }
 
     /// The interface's MTU, bytes.
     pub fn mtu(&self) -> usize {
-        let mtu = self.socket().ok().and_then(|socket| netdevice::mtu(socket, &self.name_now()).ok());
-        mtu.unwrap_or(1500)
+        self.here().and_then(|(socket, name)| netdevice::mtu(socket, &name)).unwrap_or(1500)
     }
 
     /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here, now
@@ -237,7 +253,8 @@ impl Tap {
     }
 
     pub(super) fn set_mtu(&self, mtu: usize) -> Result<(), TapError> {
-        self.check(netdevice::set_mtu(self.socket()?, &self.name_now(), mtu), "SIOCSIFMTU")
+        let set = self.here().and_then(|(socket, name)| netdevice::set_mtu(socket, &name, mtu));
+        self.check(set, "SIOCSIFMTU")
     }
 
     /// Largest set that the kernel accepts, found by asking for less and less.
@@ -294,17 +311,9 @@ impl Tap {
     }
 
     pub(super) fn set_up(&self) -> Result<(), TapError> {
-        let socket = self.socket()?;
-        let flags = self.check(netdevice::flags(&socket, &self.name), "SIOCGIFFLAGS")?;
-        self.check(netdevice::set_flags(&socket, &self.name, flags | libc::IFF_UP), "SIOCSIFFLAGS")
-    }
-
-    fn socket(&self) -> Result<OwnedFd, TapError> {
-        let socket = match &self.keeper {
-            Some(keeper) => keeper.socket().try_clone_to_owned(),
-            None => netdevice::socket(),
-        };
-        self.check(socket, "socket")
+        let (socket, name) = self.check(self.here(), "SIOCGIFNAME")?;
+        let flags = self.check(netdevice::flags(&socket, &name), "SIOCGIFFLAGS")?;
+        self.check(netdevice::set_flags(&socket, &name, flags | libc::IFF_UP), "SIOCSIFFLAGS")
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Tap, TapPort, TapSettings, TapSpec};
+use super::{Tap, TapFacts, TapPort, TapSettings, TapSpec};
 use crate::config::check_mtu;
 use crate::link::LinkState;
 use crate::port::kept::text;
@@ -22,10 +23,11 @@ pub(super) enum TapVerb {
 }
 
 impl KeptPort for Tap {
-    /// The facts are [`TapFacts`](super::TapFacts).
+    /// The facts are [`TapFacts`].
     fn hand(&self) -> Result<PortText, String> {
         let queues: io::Result<_> = (0..self.pairs()).map(|i| self.queue(i)).collect();
-        Ok((text(&self.facts)?, queues.map_err(|e| e.to_string())?))
+        let facts = TapFacts { index: self.index.load(Ordering::Acquire), ..self.facts };
+        Ok((text(&facts)?, queues.map_err(|e| e.to_string())?))
     }
 
     fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {

@@ -80,6 +80,11 @@ fn a_tap_that_is_renamed_or_moved_is_not_gone() {
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), other.as_raw_fd());
         ip(&["link", "set", "zwrenamed", "netns", &namespace]);
         assert_eq!((tap.is_gone(), tap.link_state()), (false, LinkState::Unknown));
+        // One of its name here is not it.
+        ip(&["link", "add", "zwrenamed", "type", "veth", "peer", "zwpeer"]);
         tap.raise_mtu(3000).expect("it is no error");
+        assert_eq!((tap.mtu(), tap.link_state()), (1500, LinkState::Unknown));
+        let other = netdevice::mtu(netdevice::socket().expect("a socket"), "zwrenamed");
+        assert_eq!(other.expect("it is there"), 1500);
     });
 }
