@@ -55,7 +55,8 @@ pub struct Control {
     draining: AtomicBool,
     /// How often the thread was asked for a sign of life.
     asked: AtomicU64,
-    /// The last of these questions that it has answered.
+    /// The last of these questions that it has answered. The highest number when it serves nobody
+    /// any more: then it answers none.
     answered: AtomicU64,
     wake: Waker,
 }
@@ -136,6 +137,11 @@ impl Control {
     /// The thread gives its sign of life.
     pub(super) fn answer(&self) {
         self.answered.store(self.asked.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    /// The thread serves nobody any more, and owes no sign of life.
+    fn serves_nobody(&self) {
+        self.answered.store(u64::MAX, Ordering::Release);
     }
 
     /// Whether the thread has to end.
@@ -242,11 +248,11 @@ impl<B: Backing> Served<B> {
         control.wake();
     }
 
-    /// Whether the control thread runs and has not answered since it was asked last. A message that
-    /// takes long keeps it from that, such as the first one about much memory.
+    /// Whether the control thread serves the VM and has not answered since it was asked last. A
+    /// message that takes long keeps it from that, such as the first one about much memory.
     pub fn is_silent(&self) -> bool {
         let control = self.vm.control();
-        let answered = control.answered.load(Ordering::Acquire) == control.asked.load(Ordering::Acquire);
+        let answered = control.answered.load(Ordering::Acquire) >= control.asked.load(Ordering::Acquire);
         !answered && self.is_alive()
     }
 
@@ -308,7 +314,8 @@ fn spawn(
     let thread = thread.stack_size(STACK_BYTES).spawn(move || {
         seat::run(&*vm, listener, link, receiver, session);
         if vm.control().stopped() || vm.control().is_draining() {
-            // While this waits, who removes the VM hears that it is stuck.
+            // While `leave` waits, who removes the VM hears that it is stuck.
+            vm.control().serves_nobody();
             vm.leave();
         }
         vm.ended();

@@ -1,9 +1,11 @@
-//! A VM that comes as soon as the one of its name has gone, and one that comes drained.
+//! A VM that comes as soon as the one of its name has gone, one that comes drained, and those that
+//! their thread does not let go of.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use zerowire_testkit::linger::lingering;
 use zerowire_testkit::wait_until;
 use zerowire_vhost::serve::{Endpoint, VmState};
 
@@ -11,8 +13,12 @@ use super::*;
 use crate::HostQuestion;
 
 fn vm(dir: &Path, cid: u64) -> VsockConfig {
+    named("held", dir, cid)
+}
+
+fn named(name: &str, dir: &Path, cid: u64) -> VsockConfig {
     VsockConfig::new(
-        "held",
+        name,
         Endpoint::Path(dir.join(format!("{cid}.socket"))),
         cid,
         dir.join(format!("{cid}.uds")),
@@ -78,6 +84,28 @@ fn nothing_comes_after_a_vm_that_is_removed_again() {
     assert!(!server.parts.roster.has_next("held"));
     server.parts.roster.let_go("held");
     wait_until("it is gone", || server.vms().is_empty());
+}
+
+/// The thread of all VMs closes a socket that answers no question, which takes an hour.
+#[test]
+fn vms_leave_when_the_thread_of_their_groups_lets_go_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let vms = [("a", 3), ("b", 4), ("c", 5)].map(|(name, cid)| named(name, dir.path(), cid));
+    let server = VsockServer::start(vms.to_vec()).expect("a server");
+    let (socket, peer) = lingering();
+    server.parts.roster.with_running(|vms| {
+        let (_, a) = vms.next().expect("a VM");
+        a.vm.place.rings.send(GroupCommand::Answered { number: 7, outcome: Ok(socket.into()) });
+    });
+    server.drain("b").expect("it has no front end");
+    let removed = server.remove("c");
+    assert!(matches!(removed, Err(VsockChangeError::Stuck(_))), "{removed:?}");
+    assert_eq!(cids(&server), [(3, VmState::Running), (4, VmState::Draining), (5, VmState::Leaving)]);
+    // The service manager's watchdog would end all VMs for one that is silent.
+    server.ask();
+    wait_until("the others count as alive", || server.silent().is_empty());
+    drop(peer);
+    wait_until("both go by themselves", || cids(&server) == [(3, VmState::Running)]);
 }
 
 /// Keeps which front ends came and went.
