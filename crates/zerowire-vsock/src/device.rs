@@ -100,7 +100,10 @@ impl Backing for VsockContext {
     }
 
     fn leave(&self) {
-        self.place.leave();
+        // Who has handed the VM over ends a process that does not remove it in time.
+        if self.handed.is_none() {
+            self.place.leave();
+        }
     }
 
     fn ended(self: Arc<Self>) {
