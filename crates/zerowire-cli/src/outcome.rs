@@ -69,8 +69,6 @@ pub enum JsonOutput {
     Stdout,
     /// To a file, which keeps what it has until then.
     File(File, PathBuf),
-    /// To a file that was not there. It is removed where no result comes.
-    New(File, PathBuf),
 }
 
 impl JsonOutput {
@@ -88,7 +86,6 @@ impl JsonOutput {
         let cant = || format!("can't write {}", path.display());
         // Of a pipe nothing may be read.
         let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
-        let is_new = path.symlink_metadata().is_err();
         let mut options = OpenOptions::new();
         let file = options.read(is_file).write(true).create(true).open(path).with_context(cant)?;
         if is_file {
@@ -99,8 +96,6 @@ impl JsonOutput {
                 "is read or written by this command already"
             } else if own.len() > 0 && !is_result(&file) {
                 "is there and is no earlier result"
-            } else if is_new {
-                return Ok(Self::New(file, path.to_owned()));
             } else {
                 return Ok(Self::File(file, path.to_owned()));
             };
@@ -120,23 +115,11 @@ impl JsonOutput {
         match self {
             Self::None => Ok(()),
             Self::Stdout => print(result),
-            Self::File(file, path) | Self::New(file, path) => {
+            Self::File(file, path) => {
                 let text = serde_json::to_string_pretty(result)? + "\n";
                 replace(file, path, text.as_bytes())
                     .with_context(|| format!("can't write {}", path.display()))
             }
-        }
-    }
-}
-
-impl Drop for JsonOutput {
-    fn drop(&mut self) {
-        let Self::New(file, path) = self else { return };
-        let at = path.symlink_metadata().map(|m| (m.dev(), m.ino(), m.len()));
-        let is_empty = |own: Metadata| at.is_ok_and(|at| at == (own.dev(), own.ino(), 0));
-        // Else it has the result, or its place is another file's.
-        if file.metadata().is_ok_and(is_empty) {
-            let _ = fs::remove_file(path);
         }
     }
 }

@@ -197,25 +197,3 @@ fn a_result_that_would_be_a_connections_file_is_refused() {
         assert_eq!(text.contains("is the file of a connection"), is_refused, "{text}");
     }
 }
-
-/// And one that was there stays.
-#[test]
-fn no_file_of_a_result_is_left_by_a_transfer_that_did_not_begin() {
-    let folder = tempfile::tempdir().unwrap();
-    let [new, old, link, behind] = ["new", "old", "link", "behind"].map(|name| folder.path().join(name));
-    std::fs::write(&old, b"").unwrap();
-    std::os::unix::fs::symlink(&behind, &link).unwrap();
-    let program = env!("CARGO_BIN_EXE_zerowire");
-    for args in [
-        vec!["recv", "-p", "0", "-i", "lo", "-q", "0"],
-        vec!["recv", "-p", "0", "--to", "/no/such/file"],
-        vec!["send", "--to", "unix:/no/such/socket"],
-    ] {
-        for json in [&new, &old, &link] {
-            let output = Command::new(program).args(&args).arg("--json").arg(json).output().unwrap();
-            assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-        }
-        assert!(!new.exists(), "{args:?}: an empty file is left");
-        assert!(old.exists() && link.is_symlink(), "{args:?}: it was there before");
-    }
-}
