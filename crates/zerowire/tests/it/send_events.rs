@@ -146,14 +146,15 @@ fn a_sender_tells_whether_room_or_a_limit_is_waited_for() {
         };
         let lends = options.mode == SendMode::ZeroCopy;
         let mut s = sender(socket, options.max_lent(2));
-        loop {
+        let stays_writable = loop {
             while s.try_send(pattern(1, LEN)).is_ok() {}
             // Meanwhile the peer's kernel may have taken some.
-            if lends || !is_writable(&s) {
-                break;
+            let is_writable = is_writable(&s);
+            if lends || !is_writable {
+                break is_writable;
             }
-        }
-        assert_eq!((s.wants_room(), is_writable(&s)), (!lends, lends), "{case}");
+        };
+        assert_eq!((s.wants_room(), stays_writable), (!lends, lends), "{case}");
         if lends {
             // A part of a payload waits for room, whatever the one before it waited for.
             let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
