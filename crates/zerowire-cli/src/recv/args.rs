@@ -234,5 +234,8 @@ impl RecvArgs {
 fn connection_number(path: &Path, to: &Path) -> Option<usize> {
     let folder = |path: &Path| Path::new(".").join(path.parent()?).canonicalize().ok();
     let number = path.file_name()?.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
-    str::from_utf8(number).ok()?.parse().ok().filter(|_| folder(path).is_some() && folder(path) == folder(to))
+    let is_same_folder = folder(path).is_some() && folder(path) == folder(to);
+    // No connection is 0, 01 or +1.
+    let is_written_so = |n: &usize| *n > 0 && n.to_string().as_bytes() == number;
+    str::from_utf8(number).ok()?.parse().ok().filter(is_written_so).filter(|_| is_same_folder)
 }

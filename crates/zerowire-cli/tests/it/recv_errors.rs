@@ -188,6 +188,9 @@ fn a_result_that_would_be_a_connections_file_is_refused() {
         ("2", at("same/f.2"), true),
         ("2", at("f.3"), false),
         ("2", at("f.json"), false),
+        ("2", at("f.0"), false),
+        ("2", at("f.01"), false),
+        ("0", at("f.+1"), false),
         ("1", at("f.1"), false),
     ] {
         let args = ["-p", "0", "--timeout", "0.1", "-c", connections, "--json", &json, "--to"];
