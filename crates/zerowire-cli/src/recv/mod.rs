@@ -46,9 +46,11 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let stop = TransferStop::start(&signals::ending(), |_| (), restoring(setup.clone()))?;
     // What is missing all the same shows when accepting.
     let descriptors = serving::raise_descriptor_limit();
+    let mut waits = None;
     if args.to.is_some() && plan.told.connections != Some(1) {
         let most = descriptors.map_or(usize::MAX, connections_with_files);
         plan.options.max_connections = plan.options.max_connections.min(most);
+        waits = plan.told.connections.filter(|all| *all > most).map(|all| (most, all));
     }
     // Before the receiver, which goes first: what a registered queue needs can't be changed.
     let _guard = setup.guard();
@@ -70,6 +72,12 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     }
     let mut progress = TransferProgress::new(plan.told.bytes, args.quiet);
     progress.say(&format!("listening on {address}: {}", receiver.path()));
+    if let Some((most, all)) = waits {
+        progress.say(&format!(
+            "{most} of {all} connections at a time, further ones wait until others have ended: each with its file takes \
+             two descriptors, raise their limit (ulimit -n)"
+        ));
+    }
 
     let cpu = process_cpu();
     let mut session = Session::new(plan.told, outputs, listener);

@@ -366,6 +366,7 @@ fn connections_beyond_the_limit_of_descriptors_wait() {
         drop(peers);
         let ended = recv.end();
         assert!(ended.status.success(), "{mode}: {}", ended.stderr);
+        assert!(ended.stderr.contains(" of 40 connections at a time"), "{mode}: {}", ended.stderr);
         for number in 1..=40 {
             assert_eq!(std::fs::read(dir.path().join(format!("f.{number}"))).unwrap(), b"hello");
         }
