@@ -12,6 +12,9 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+/// How long a connect waits at least.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(1);
+
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTarget {
@@ -121,9 +124,10 @@ fn connect_within(
     let begin = Instant::now();
     loop {
         // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for
-        // those of AF_UNIX as well. Zero would be no limit.
-        let left = limit.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
-        set_socket_timeout(socket, Timeout::Send, Some(left.ok_or(Errno::INPROGRESS)?))?;
+        // those of AF_UNIX as well. Zero would be no limit. A stop may take longer than the limit,
+        // and the kernel connect meanwhile: then the next call says so at once.
+        let left = limit.saturating_sub(begin.elapsed()).max(LEAST_TIMEOUT);
+        set_socket_timeout(socket, Timeout::Send, Some(left))?;
         match rustix::net::connect(socket, address) {
             // With SO_SNDTIMEO the kernel does not go on by itself after a stop (signal(7)). The
             // next call waits for the connection that this one has begun.

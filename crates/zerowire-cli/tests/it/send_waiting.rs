@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -170,10 +171,7 @@ fn the_timeout_counts_for_connecting() {
 
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("s");
-    let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    bind(&listener, &rustix::net::SocketAddrUnix::new(&at).unwrap()).unwrap();
-    listen(&listener, 0).unwrap();
-    let _held = UnixStream::connect(&at).unwrap();
+    let _full = full_unix_listener(&at);
     let to = format!("unix:{}", at.display());
     let output = spawn(&["--to", &to, "/dev/zero", "--timeout", "0.3"]).wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -240,27 +238,35 @@ fn a_second_signal_ends_it_though_nobody_reads_its_summary() {
     assert_eq!(ended.code(), Some(143));
 }
 
+/// The same on a unix socket.
+fn full_unix_listener(at: &Path) -> (OwnedFd, UnixStream, String) {
+    let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &rustix::net::SocketAddrUnix::new(at).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    (listener, UnixStream::connect(at).unwrap(), format!("unix:{}", at.display()))
+}
+
+/// Suspends a program that waits for a connection.
+fn suspend(child: &Child) {
+    wait_idle(child.id() as i32);
+    kill(child.id() as i32, libc::SIGSTOP);
+    wait_until("it is suspended", || status(child.id() as i32, "State") == "T");
+}
+
 /// The kernel does not go on by itself with a connect whose time is limited (signal(7)).
 #[test]
 fn a_program_that_is_suspended_while_it_connects_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let at = dir.path().join("s");
-    let unix = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    bind(&unix, &rustix::net::SocketAddrUnix::new(&at).unwrap()).unwrap();
-    listen(&unix, 0).unwrap();
-    let first = UnixStream::connect(&at).unwrap();
+    let (unix, first, unix_peer) = full_unix_listener(&dir.path().join("s"));
     let (tcp, held, to) = full_listener();
     let content = pattern(1000);
     let file = file(&content);
-    let unix_peer = format!("unix:{}", at.display());
     let filled: [(_, _, Vec<OwnedFd>); 2] =
         [(tcp, to, held.into_iter().map(OwnedFd::from).collect()), (unix, unix_peer, vec![first.into()])];
     for (listener, to, held) in filled {
         let path = file.path().to_str().unwrap();
         let child = spawn(&["--to", &to, path, "--timeout", "60", "--json", "-"]);
-        wait_idle(child.id() as i32);
-        kill(child.id() as i32, libc::SIGSTOP);
-        wait_until("it is suspended", || status(child.id() as i32, "State") == "T");
+        suspend(&child);
         kill(child.id() as i32, libc::SIGCONT);
         wait_idle(child.id() as i32);
         // Those before it say nothing.
@@ -271,5 +277,41 @@ fn a_program_that_is_suspended_while_it_connects_goes_on() {
         }
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success() && got == content, "{to}: {output:?}");
+    }
+}
+
+/// The kernel connects meanwhile, or can at once.
+#[test]
+fn a_program_that_is_suspended_for_longer_than_its_timeout_connects() {
+    const TIMEOUT: &str = "3";
+    let dir = tempfile::tempdir().unwrap();
+    let (unix, first, unix_peer) = full_unix_listener(&dir.path().join("s"));
+    let (tcp, held, tcp_peer) = full_listener();
+    let file = file(&pattern(1000));
+    let children = [&tcp_peer, &unix_peer].map(|to| {
+        let child = spawn(&["--to", to, file.path().to_str().unwrap(), "--timeout", TIMEOUT, "-q"]);
+        suspend(&child);
+        child
+    });
+    let since = Instant::now();
+
+    let others: Vec<_> = held.iter().map(|stream| stream.local_addr().unwrap()).collect();
+    drop((held, first));
+    let accept_tcp = || TcpStream::from(accept(&tcp).unwrap());
+    let is_other = |stream: &TcpStream| stream.peer_addr().map_or(true, |peer| others.contains(&peer));
+    let stream = std::iter::repeat_with(accept_tcp).find(|stream| !is_other(stream)).unwrap();
+    drop(accept(&unix).unwrap());
+    let timeout = Duration::from_secs(TIMEOUT.parse().unwrap());
+    std::thread::sleep(timeout.saturating_sub(since.elapsed()));
+
+    children.iter().for_each(|child| kill(child.id() as i32, libc::SIGCONT));
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    for mut peer in [OwnedFd::from(stream), accept(&unix).unwrap()].map(std::fs::File::from) {
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        assert!(got == pattern(1000));
     }
 }
