@@ -168,7 +168,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let input = Input::open(&args.file)?;
     let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let socket = target.connect(args.udp, timeout)?;
-    let mut watched = stop.watch(&socket)?;
+    stop::reset_at_close(&socket)?;
     let is_unix = matches!(target, SendTarget::Unix(_));
     let datagrams = args.udp.then(|| Datagrams::plan(args.datagram, &socket, is_unix)).transpose()?;
     let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
@@ -181,6 +181,8 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         .timeout(Some(stall.tick()));
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
+    // Late: a sender can't be made on a connection that a signal has ended.
+    let mut watched = stop.watch(&sender)?;
     let mut progress = TransferProgress::new(source.total(), args.quiet);
     let cut = datagrams.as_ref().map_or_else(String::new, |d| format!("; {d}"));
     progress.say(&format!("to {target}: {}{cut}", sender.path()));

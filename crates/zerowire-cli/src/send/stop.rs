@@ -58,12 +58,8 @@ impl SendStop {
         Ok(Self { stop: TransferStop::start(&[libc::SIGINT, libc::SIGTERM], first, || ())?, cut })
     }
 
-    /// From now on a signal ends sending on `socket`, with a summary. A TCP connection is reset if
-    /// it is closed before its [end](Watched::end_of_data), also where this process is killed.
-    pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
-        if is_tcp(socket) {
-            sockopt::set_socket_linger(socket, Some(Duration::ZERO)).context("SO_LINGER")?;
-        }
+    /// From now on a signal ends sending on `socket`, with a summary.
+    pub fn watch(self, socket: impl AsFd) -> Result<Watched> {
         let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
         let socket = duplicate()?;
         let mut watched =
@@ -197,6 +193,15 @@ impl Watched {
         let error = self.error.take().or(asked.flatten());
         error.map_or(Ok(()), |e| Err(SendError::Disconnected(e.into())))
     }
+}
+
+/// A TCP connection is reset if it is closed before its [end](Watched::end_of_data), also where
+/// this process is killed.
+pub fn reset_at_close(socket: &OwnedFd) -> Result<()> {
+    if is_tcp(socket) {
+        sockopt::set_socket_linger(socket, Some(Duration::ZERO)).context("SO_LINGER")?;
+    }
+    Ok(())
 }
 
 /// Ends a connection for a signal. A peer over TCP gets a reset, so that it does not take what has

@@ -315,3 +315,20 @@ fn a_program_that_is_suspended_for_longer_than_its_timeout_connects() {
         assert!(got == pattern(1000));
     }
 }
+
+/// Until it begins to send a signal ends it without a summary.
+#[test]
+fn a_signal_behind_the_connect_says_that_a_signal_came() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    for _ in 0..30 {
+        let child = command(&["--to", &to, "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        let _stream = listener.accept().unwrap();
+        kill(child.id() as i32, libc::SIGINT);
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(130), "{text}");
+        let is_early = text.contains("stopped by signal 2 before anything was sent");
+        assert_eq!(is_early, output.stdout.is_empty(), "{text}");
+    }
+}
