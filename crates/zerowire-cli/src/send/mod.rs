@@ -196,7 +196,8 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let took = begin.elapsed();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
 
-    // While no memory is lent a slow peer may take the rest from the kernel after the end.
+    // While no memory is lent, a slow peer on a unix socket or AF_VSOCK may take the rest from the
+    // kernel after the end. Over TCP it has taken everything, or gets a reset.
     let how =
         if pumped.is_ok() && watched.signal().is_none() { Close::Drain(stop::LINGER) } else { Close::Abort };
     let failure = pumped.and_then(|()| watched.end_of_data(timeout)).err();
