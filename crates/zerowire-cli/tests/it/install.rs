@@ -51,7 +51,8 @@ const FILES: [&str; 35] = [
     "share/zsh/site-functions/_zerowire-bench",
 ];
 
-/// The pages and their figures, in the folders of the tree, and the one of `dist` that they link to.
+/// The pages and their figures, in the folders of the tree, and the one of `dist` that they link
+/// to.
 fn documents() -> impl Iterator<Item = String> {
     let folders = [
         ("docs", "md"),

@@ -99,8 +99,8 @@ fn links_lead_somewhere() {
     assert_eq!(dead_links(&root, &pages), []);
 }
 
-/// The pages that were installed in `folder` link to each other, and to what lies there. The sources
-/// do not.
+/// The pages that were installed in `folder` link to each other, and to what lies there. The
+/// sources do not.
 pub fn installed_links_lead_somewhere(folder: &Path) {
     let folder = folder.canonicalize().expect("the pages");
     let is_source = |(page, link): &(PathBuf, String)| {
