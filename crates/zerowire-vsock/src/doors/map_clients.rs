@@ -5,6 +5,7 @@ use zerowire_wire::mapped::{MapOp, MapRequest};
 use super::{Doors, MAX_HANDSHAKES, free_place};
 use crate::mapped::{MapClient, Stage};
 use crate::packet::Kind;
+use crate::socket::has_ended;
 
 /// Programs that listen for mapped connections, and those that are about to ask, of a VM.
 pub(crate) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
@@ -16,6 +17,17 @@ impl Doors {
     /// A place for a program that has connected. None where too many listen or are about to ask.
     pub(crate) fn place_of_map_client(&mut self) -> Option<usize> {
         free_place(&mut self.map_clients, MAX_CLIENTS)
+    }
+
+    /// Programs that listen at a port and have left do not have it any more: the next one may come
+    /// before that is noticed.
+    pub(crate) fn forget_who_left(&mut self, at: u32) {
+        for entry in &mut self.map_clients {
+            let listens = |c: &MapClient| matches!(c.stage, Stage::Listening { port, .. } if port == at);
+            if entry.as_ref().is_some_and(|c| listens(c) && has_ended(&c.socket)) {
+                *entry = None;
+            }
+        }
     }
 
     /// Whether a program's request can be granted, with what is granted; `buffer`: the credit where

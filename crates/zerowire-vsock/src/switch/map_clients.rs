@@ -52,6 +52,7 @@ pub(super) fn heard(vm: &mut GroupVm, place: SlotKey, io: &mut Io) {
         Ok(None) => return,
         Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => {
             let user = client.user;
+            vm.doors.forget_who_left(r.port);
             vm.doors.check_request(user, r, vm.limits.buffer_bytes)
         }
         Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),

@@ -1,27 +1,49 @@
+use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_vhost::serve::SocketAccess;
+use zerowire_wire::mapped::MapOptions;
 
 use super::*;
 use crate::VsockLimits;
 use crate::connector::{HostConnector, OwnSockets, PathConnector};
 use crate::doors::{HostSide, HostSockets};
-use crate::mapped::MapPolicy;
+use crate::mapped::{MapClient, MapPolicy, Stage};
 use crate::packet::Kind;
+
+/// A VM that nobody else has joined.
+fn vm(dir: &Path, cid: u64) -> GroupVm {
+    let uds = dir.join(cid.to_string());
+    let sockets = HostSockets::bind(&uds, &SocketAccess::default()).expect("sockets");
+    let connector = HostConnector::Paths(PathConnector::new(&uds, OwnSockets::default()));
+    let host = HostSide { sockets, connector, map_policy: MapPolicy::default() };
+    GroupVm::new("vm", cid, host, Vec::new(), VsockLimits::default(), Arc::default())
+}
+
+/// The next one may come before the end of the one before is noticed.
+#[test]
+fn a_program_that_has_left_has_no_port() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut vm = vm(dir.path(), 3);
+    let options = MapOptions::default();
+    let mut there = Vec::new();
+    for port in [9, 10] {
+        let (ours, theirs) = mapped::pair(Kind::SeqPacket).expect("a pair");
+        let stage = Stage::Listening { port, kind: Kind::Stream, options };
+        vm.doors.map_clients.push(Some(MapClient { socket: ours, user: 0, stage, tenant: port }));
+        there.push(theirs);
+    }
+    drop(there.remove(0));
+    [9, 10].iter().for_each(|port| vm.doors.forget_who_left(*port));
+    assert_eq!([9, 10].map(|port| vm.doors.map_listener_at(port, Kind::Stream)), [None, Some(1)]);
+}
 
 #[test]
 fn others_are_all_vms_but_one() {
     let dir = tempfile::tempdir().expect("a folder");
-    let vm = |cid: u64| {
-        let uds = dir.path().join(cid.to_string());
-        let sockets = HostSockets::bind(&uds, &SocketAccess::default()).expect("sockets");
-        let connector = HostConnector::Paths(PathConnector::new(&uds, OwnSockets::default()));
-        let host = HostSide { sockets, connector, map_policy: MapPolicy::default() };
-        GroupVm::new("vm", cid, host, Vec::new(), VsockLimits::default(), Arc::default())
-    };
     let mut switch = Switch::new(Watch::new().expect("epoll"));
     for (place, cid) in [3, 4, 5].into_iter().enumerate() {
-        switch.join(place, vm(cid)).expect("watched");
+        switch.join(place, vm(dir.path(), cid)).expect("watched");
     }
     for v in 0..3 {
         let (vm, mut rest) = switch.at(v).expect("a VM");
