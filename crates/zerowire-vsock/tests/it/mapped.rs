@@ -544,6 +544,26 @@ fn the_guest_hears_that_the_program_reads_no_more() {
     }
 }
 
+/// All windows are published when the guest closes, so none is free for the mark of the end.
+#[test]
+fn a_program_that_reads_no_more_sees_the_end_behind_full_windows() {
+    for how in [Shutdown::Read, Shutdown::Both] {
+        let backend = VsockBackend::one();
+        let mut guest = backend.guest("vm");
+        let options = MappedOptions::stream().windows(2).data_pages(1);
+        let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+        guest.send(conn, &pattern(20_000, 1));
+        guest.stack.flush(PATIENCE).expect("sound");
+        program.shutdown(how).expect("shut");
+        guest.until("it is told", |s| s.peer_shutdown(conn) & SHUTDOWN_RCV != 0);
+        guest.stack.close(conn).expect("open");
+        guest.until("no connection", |_| program.is_hung_up().expect("a poll"));
+        let (got, end) = guest.with_host(|| read_all(&program));
+        assert!(pattern(20_000, 1).starts_with(&got) && got.len() == 8192, "{how:?}: {} bytes", got.len());
+        assert!(end.is_ok(), "{how:?}: {end:?}");
+    }
+}
+
 #[test]
 fn a_program_that_shuts_both_directions_reads_what_it_has() {
     let backend = VsockBackend::one();

@@ -42,6 +42,8 @@ pub struct MappedConnection {
     pub(super) state: Mutex<ReadState>,
     pub(super) sockets: MapSockets,
     pub(super) nonblocking: AtomicBool,
+    /// True: the program has ended its receiving.
+    pub(super) reads_no_more: AtomicBool,
     path: PathBuf,
     /// Written under the lock of `state` only, but for `system_calls`, which the one thread that
     /// waits writes.
@@ -84,6 +86,7 @@ impl MappedConnection {
             state: Mutex::new(ReadState { next: 0, view: Some(view), cursor: None }),
             sockets: MapSockets::new(parts.ready, parts.socket)?,
             nonblocking: AtomicBool::new(false),
+            reads_no_more: AtomicBool::new(false),
             path: path.to_owned(),
             ledger: Counters::default(),
             kind,
@@ -122,6 +125,8 @@ impl MappedConnection {
             return Err(Error::Held { window, windows });
         }
         match view.poll_value(window) {
+            // There may have been no free window for the mark of the end.
+            POLL_NOTHING if self.is_over() && view.poll_value(window) == POLL_NOTHING => Ok(Dequeued::End),
             POLL_NOTHING => Ok(Dequeued::NotYet),
             POLL_END if view.is_cut_short(window) => Err(Error::CutShort { port: self.guest_port }),
             POLL_END => Ok(Dequeued::End),
@@ -134,6 +139,11 @@ impl MappedConnection {
             }
             other => Err(Error::BrokenWindow { window, what: format!("poll_value {other:#x}") }),
         }
+    }
+
+    /// Whether the program reads no more, and the daemon's end is closed.
+    fn is_over(&self) -> bool {
+        self.reads_no_more.load(Ordering::Relaxed) && self.is_hung_up().is_ok_and(|gone| gone)
     }
 
     fn view(&self) -> Result<Arc<View>, Error> {
@@ -206,7 +216,8 @@ impl MappedConnection {
                 return Ok(true);
             }
             if hangup {
-                return Err(Error::Disconnected { path: self.path.clone() });
+                let is_over = self.reads_no_more.load(Ordering::Relaxed);
+                return if is_over { Ok(true) } else { Err(Error::Disconnected { path: self.path.clone() }) };
             }
             if !woken? {
                 return Ok(false);

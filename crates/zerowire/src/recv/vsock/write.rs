@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::Shutdown;
+use std::sync::atomic::Ordering;
 
 use rustix::net::SendFlags;
 
@@ -17,6 +18,7 @@ impl MappedConnection {
     /// What pwrite(2) or shutdown(2) says.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
+            self.reads_no_more.store(true, Ordering::Relaxed);
             // By the file, since the connection may not be mapped.
             let word = 1u32.to_le_bytes();
             rustix::io::pwrite(&self.core.headers, &word, READS_NO_MORE_AT as u64)?;
