@@ -84,6 +84,7 @@ fn close(threads: &'static FileThreads, socket: OwnedFd) {
         unclosed().push(socket);
         Err(too_many(MOST_LEFT))
     };
+    // Where no thread could be made (EAGAIN) it was closed here.
     if closed.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
         tracing::warn!(
             "a socket is not closed yet: a descriptor that its peer has sent lingers, or its file system does not answer"

@@ -52,8 +52,8 @@ pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut no_descriptors, flags)?)
 }
 
-/// Receives private bytes, in one call that does not wait. A kernel before
-/// 6.16 closes descriptors beside them here ([`socket::refuse_descriptors`]).
+/// Receives private bytes, in one call that does not wait. A kernel before 6.16 closes descriptors
+/// beside them here ([`socket::refuse_descriptors`]).
 pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
     let mut no_descriptors = RecvAncillaryBuffer::default();
     let list = &mut [IoSliceMut::new(bytes)];
