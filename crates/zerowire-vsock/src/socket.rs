@@ -10,7 +10,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use zerowire_sys::socket;
-pub use zerowire_sys::socket::{MAX_IOV, peek_message};
+pub use zerowire_sys::socket::{MAX_IOV, has_ended, peek_message};
 pub use zerowire_vhost::memory::access::{MAX_MESSAGES, receive, send, send_messages, send_runs};
 
 use super::packet::Kind;
@@ -59,17 +59,6 @@ pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Re
     let list = &mut [IoSliceMut::new(bytes)];
     let got = rustix::net::recvmsg(socket, list, &mut no_descriptors, flags | RecvFlags::DONTWAIT)?;
     Ok(got.bytes)
-}
-
-/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.
-/// Empty messages right before the end look the same.
-pub fn has_ended(socket: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let waits = rustix::io::ioctl_fionread(socket).unwrap_or(0);
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // A call that fails says of no end: the next look finds it.
-    waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
 /// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does

@@ -60,6 +60,17 @@ pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
     }
 }
 
+/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.
+/// Empty messages right before the end look the same.
+pub fn has_ended(socket: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let waits = rustix::io::ioctl_fionread(&socket).unwrap_or(0);
+    let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A call that fails says of no end: the next look finds it.
+    waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
 /// The file that a unix socket is bound to, wherever it is by now, as a descriptor of O_PATH
 /// (SIOCUNIXFILE, linux/un.h). Needs CAP_NET_ADMIN.
 ///

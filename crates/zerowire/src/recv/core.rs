@@ -7,13 +7,12 @@ use super::pace::{ArrivalPace, Messengers};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use crate::send::is_of_an_earlier;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionread;
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use zerowire_sys::socket::has_ended;
 
 /// What kind of socket, as far as receiving goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,8 +252,5 @@ impl Drop for RecvState {
 /// Whether a receive of nothing took an empty message of a SOCK_SEQPACKET socket. Unix sockets
 /// tell: no end has come, or there is more in front of it. Others stay at their end without that.
 fn was_empty_message(socket: &OwnedFd) -> bool {
-    let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
-    socket_domain(socket) == Ok(AddressFamily::UNIX)
-        && poll(&mut end, Some(&Timespec::default())).is_ok()
-        && (end[0].revents().is_empty() || ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0))
+    socket_domain(socket) == Ok(AddressFamily::UNIX) && !has_ended(socket)
 }
