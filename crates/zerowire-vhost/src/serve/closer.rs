@@ -4,7 +4,8 @@
 //! That of a TCP socket waits as long as its SO_LINGER says. A front end can send such descriptors
 //! with any message, and they have to be closed. So those that come together are closed by a thread
 //! of their own. A duplicate of the connection stands in the place of each: that is neither memory
-//! nor an eventfd, and is refused as the file would be. The control thread goes on, also to its end.
+//! nor an eventfd, and is refused as the file would be. The control thread goes on, also to its
+//! end.
 //!
 //! While some are being closed a message with others ends the connection, and no next front end is
 //! taken. So a VM takes a few threads of this process, and as many descriptors as come with a few

@@ -2,8 +2,6 @@
 //! may send on. That lets at most as much be under way as the device takes, and as its own socket's
 //! buffer holds, and never asks for credit.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::recv::vsock::{Dequeued, MappedListener, MappedOptions};
 use zerowire_vmtest::runner::Env;
@@ -95,8 +93,7 @@ fn to_windows(vsock: &mut Vsock, kind: VsockKind, load: Load, buffers: &[u64], c
         VsockKind::Stream => MappedOptions::stream(),
         VsockKind::Seqpacket => MappedOptions::seqpacket(),
     };
-    let path = PathBuf::from(format!("{}.map", vsock.uds().display()));
-    let listener = MappedListener::bind(&path, 1021, &options.credit(credit))?;
+    let listener = vsock.listen_mapped(1021, &options.credit(credit))?;
     vsock.with_host(&line(kind, 1021, load, buffers), || {
         for buffer in buffers {
             let context = || format!("from a socket with a buffer of {buffer}");

@@ -1,7 +1,5 @@
 //! Ends that a stock guest and mapped receive tell each other of, and what they give back.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::recv::vsock::{Dequeued, Error, MappedConnection, MappedListener, MappedOptions};
 use zerowire_vmtest::command::wait_for;
@@ -126,11 +124,9 @@ fn connect(
 }
 
 fn listen(vsock: &Vsock, port: u32, kind: VsockKind) -> Result<MappedListener> {
-    let mut path = vsock.uds().into_os_string();
-    path.push(".map");
     let options =
         if kind == VsockKind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
-    Ok(MappedListener::bind(&PathBuf::from(path), port, &options)?)
+    vsock.listen_mapped(port, &options)
 }
 
 fn accept(listener: &MappedListener) -> Result<MappedConnection> {

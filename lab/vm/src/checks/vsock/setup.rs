@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use zerowire::recv::vsock::{Error, MappedListener, MappedOptions};
 use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::PATIENCE;
 use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
@@ -65,6 +67,16 @@ impl Vsock {
     /// The path that the host's sockets are named after.
     pub fn uds(&self) -> PathBuf {
         self.uds.clone()
+    }
+
+    /// Listens for mapped connections of the guest. The listener before may still stand in a child
+    /// that another check has forked and that has not called execve(2) yet.
+    pub fn listen_mapped(&self, port: u32, options: &MappedOptions) -> Result<MappedListener> {
+        let path = PathBuf::from(format!("{}.map", self.uds.display()));
+        wait_for("the port is free", PATIENCE, || match MappedListener::bind(&path, port, options) {
+            Err(Error::PortTaken { .. }) => Ok(None),
+            bound => Ok(Some(bound?)),
+        })
     }
 
     /// Kills the back end without warning and starts another one.
