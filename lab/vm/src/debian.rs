@@ -54,12 +54,12 @@ const DISK: &str = "1G";
 /// For programs that make the disk.
 const MADE: Duration = Duration::from_secs(120);
 
-/// Boots it. `files` go to `/usr/local/bin` of the guest under their own names.
+/// Boots it, with one CPU, which takes a fifth less CPU time. `files` go to `/usr/local/bin` of the guest under their own names.
 ///
 /// # Errors
 /// The root is not in the cache, a file can't be read, or the guest does not reach its shell.
 pub fn boot(lab: &Lab, machine: Machine, dir: &Path, files: &[PathBuf]) -> Result<Guest> {
-    let machine = Machine { memory_mib: MEMORY_MIB, ..machine };
+    let machine = Machine { memory_mib: MEMORY_MIB, cpus: 1, ..machine };
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
     let mut archive = Archive::new();
     archive.file("/init", INIT.into(), true);
