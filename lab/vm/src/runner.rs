@@ -96,6 +96,8 @@ pub struct Test {
     pub machine: Machine,
     /// The test itself.
     pub body: Body,
+    /// It takes next to no CPU time.
+    pub waits: bool,
 }
 
 impl Test {
@@ -140,23 +142,28 @@ impl TestSummary {
     }
 }
 
-/// Runs the tests with `jobs` at once, printing a line for each.
+/// Runs the tests with `jobs` at once, printing a line for each. One of several is always a test
+/// that waits, as long as there are some.
 ///
 /// Each test gets a folder of its own below `folder`.
 pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> TestSummary {
     let total = tests.len();
-    let queue = Mutex::new(VecDeque::from(tests));
+    let (waiting, busy): (VecDeque<_>, VecDeque<_>) = tests.into_iter().partition(|test| test.waits);
+    let [waiting, busy] = [waiting, busy].map(Mutex::new);
     let summary = Mutex::new(TestSummary::default());
+    // Popped in a function of its own: the lock must not be held in a test.
+    let pop =
+        |queue: &Mutex<VecDeque<Test>>| queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work = |queues: &[&Mutex<VecDeque<Test>>]| {
+        while let Some(test) = queues.iter().find_map(|queue| pop(queue)) {
+            run_one(lab, &test, total, &summary, folder);
+        }
+    };
+    let (only_waiting, all) = ([&waiting], [&waiting, &busy]);
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    // Popped in its own statement: the lock must not be held in a test.
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    let Some(test) = next else { return };
-                    run_one(lab, &test, total, &summary, folder);
-                }
-            });
+        scope.spawn(|| work(if jobs > 1 { &only_waiting } else { &all }));
+        for _ in 1..jobs {
+            scope.spawn(|| work(&[&busy, &waiting]));
         }
     });
     summary.into_inner().unwrap_or_else(PoisonError::into_inner)
