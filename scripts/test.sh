@@ -160,12 +160,12 @@ cargo_tests() {
     passed=$((passed + $1 - unable)) failed=$((failed + bad)) skipped=$((skipped + $3 + unable))
 }
 
+# They are started before, and run beside other stages: each has its time, not a number of inputs.
 fuzz_tests() {
     say "fuzz: scripts/fuzz.sh short"
-    # Until they are built.
     wait
-    status=0
-    logged fuzz scripts/fuzz.sh short || status=$?
+    cat $logs/fuzz.log
+    status=$(cat $logs/fuzz.log.status)
     sums=$(sed -n 's/^fuzz-tests: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $logs/fuzz.log | tail -n 1)
     # shellcheck disable=SC2086
     set -- ${sums:-0 1 0}
@@ -222,8 +222,11 @@ trap 'trap "" TERM; kill 0; exit 130' INT
 begin=$(date +%s)
 not_run=
 if [ "$1" = all ]; then
-    say "install: scripts/install.sh vm"
-    scripts/install.sh vm || give_up "scripts/install.sh vm failed; see its messages above"
+    say "install: scripts/install.sh base"
+    scripts/install.sh base || give_up "scripts/install.sh base failed; see its messages above"
+    # The rest is needed later, and most of it is waiting for downloads.
+    scripts/install.sh vm >$logs/install.log 2>&1 &
+    install=$!
 fi
 ready
 stage format $CARGO fmt --all --check
@@ -235,14 +238,20 @@ stage features scripts/features.sh
 stage package scripts/package.sh
 stage deny scripts/deny.sh
 skipped=$((skipped + $(grep -c '^not run: ' $logs/deny.log)))
+if [ "$1" = all ]; then
+    say "install: scripts/install.sh vm"
+    wait "$install" || { cat $logs/install.log; give_up "scripts/install.sh vm failed; see its messages above"; }
+    cat $logs/install.log
+fi
 cargo_tests "$1"
 if [ "$1" = all ]; then
     vm_tests
-    fuzz_tests
+    logged fuzz scripts/fuzz.sh short >/dev/null &
     # It is made for a terminal of 80 columns.
     [ -x $drivers/zerowire-demo ] && stage demo $drivers/zerowire-demo &&
         stage demo-width sh -c '! LC_ALL=C.UTF-8 grep -E "^.{81}" "$0"' $logs/demo.log
     hw_tests
+    fuzz_tests
 fi
 
 say "summary: $(($(date +%s) - begin)) s; logs in $logs"
