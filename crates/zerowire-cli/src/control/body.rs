@@ -43,12 +43,11 @@ pub fn merge<T: DeserializeOwned + Serialize>(
     let mut keys = Vec::new();
     if let Value::Object(all) = &mut merged {
         for (key, value) in patch {
-            let had = match value {
-                Value::Null => all.remove(&key),
-                value => all.insert(key.clone(), value),
-            };
-            // Null does nothing to a key that there is not, whatever it is called.
-            if had.is_some() || all.contains_key(&key) {
+            // Null stays, so that an unknown key is found whatever its value. It does nothing to a key
+            // that has no value.
+            let none = value.is_null();
+            let had = all.insert(key.clone(), value).is_some_and(|had| !had.is_null());
+            if had || !none {
                 keys.push(key);
             }
         }
@@ -107,13 +106,14 @@ mod tests {
         let vm =
             "{\"socket\": \"/s\", \"port\": \"tap:a\", \"metadata\": \"/m\", \"mac\": \"52:54:00:00:00:01\"}";
         let vm: Net = parse(vm.as_bytes()).expect("a VM");
-        let patch = b"{\"metadata\": \"/n\", \"mac\": null, \"other\": null}";
+        let patch = b"{\"metadata\": \"/n\", \"mac\": null, \"guard\": null}";
         let (changed, keys) = merge(&vm, patch).expect("a patch");
         assert_eq!(keys, ["mac", "metadata"]);
         assert_eq!(changed.metadata.as_deref(), Some("/n".as_ref()));
         assert_eq!((changed.mac, changed.port.as_str()), (None, "tap:a"));
         assert_eq!(merge(&vm, b"{}"), Ok((vm.clone(), Vec::new())));
-        assert_eq!(merge(&vm, b"{\"port\": null}").expect_err("no port").pointer, "");
+        assert_eq!(merge(&vm, b"{\"port\": null}").expect_err("no port").pointer, "/port");
+        assert_eq!(merge(&vm, b"{\"metadta\": null}").expect_err("unknown").pointer, "/metadta");
         assert_eq!(merge(&vm, b"{\"port\": []}").expect_err("a list").pointer, "/port");
         let unknown = merge(&vm, b"{\"prt\": 1}").expect_err("unknown");
         assert_eq!(unknown.pointer, "/prt");
