@@ -7,7 +7,7 @@ use crate::case::Case;
 use crate::experiment::floored::{Amounts, Floored, Ledger, LedgerFacts, Plan, first_program, zero_copied};
 use crate::experiment::{Base, CellReport, Figure, ReportLine, Subject};
 use crate::programs::NamedProgram;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// The tap's floor, where another one is the floor.
 pub const TAP: &str = "tap floor";
@@ -37,17 +37,17 @@ impl Subject for NetBench {
     type CellFacts = NetFacts;
     type Variant = String;
     type Facts = LedgerFacts;
-    type Sample = NetSample;
+    type Sample = TransferSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
         // Of all threads, in nanoseconds. The ratios are to the floor; to the bare calls and to the
         // tap's floor where they were measured; and to the first of several programs.
-        Figure::<Self>::spread("cpu_ns_per_frame", |_, s| Some(s.cpu_ns_per_frame())),
-        Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_ns_per_frame()),
-        Figure::<Self>::ratio_if_any("ratio_to_bare_calls", BARE_CALLS, |_, s| s.cpu_ns_per_frame()),
-        Figure::<Self>::ratio_if_any("cpu_to_tap_floor", TAP, |_, s| s.cpu_ns_per_frame()),
-        Figure::<Self>::ratio_if_any("ratio_to_before", "before", |_, s| s.cpu_ns_per_frame()),
-        Figure::<Self>::spread("frames_per_second", |_, s| Some(s.frames_per_second())),
+        Figure::<Self>::spread("cpu_ns_per_frame", |_, s| Some(s.cpu_each())),
+        Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_each()),
+        Figure::<Self>::ratio_if_any("ratio_to_bare_calls", BARE_CALLS, |_, s| s.cpu_each()),
+        Figure::<Self>::ratio_if_any("cpu_to_tap_floor", TAP, |_, s| s.cpu_each()),
+        Figure::<Self>::ratio_if_any("ratio_to_before", "before", |_, s| s.cpu_each()),
+        Figure::<Self>::spread("frames_per_second", |_, s| Some(s.rate())),
         Figure::<Self>::spread("gigabits_per_second", |_, s| Some(s.gigabits_per_second())),
         // Of one CPU, and for a whole one.
         Figure::<Self>::spread("cpu_load_percent", |_, s| Some(100.0 * s.cpu_load())),
@@ -123,17 +123,14 @@ pub(crate) mod tests {
             Ok(Ledger::from([("runs".to_owned(), self.runs)]))
         }
 
-        fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
+        fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
             self.runs += 1;
             if self.runs > self.lasts {
                 bail!("lost a frame");
             }
-            Ok(NetSample {
-                cpu: Duration::from_nanos(self.cost * self.runs * frames as u64),
-                wall: Duration::from_nanos(self.cost * frames as u64),
-                frames: frames as u64,
-                bytes: (frames * case.frame_len) as u64,
-            })
+            let times =
+                [self.cost * self.runs, self.cost].map(|cost| Duration::from_nanos(cost * frames as u64));
+            Ok(TransferSample::of_frames(times.into(), frames, case.frame_len))
         }
     }
 

@@ -21,7 +21,7 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::interleave::Turn;
 use crate::tap::{Tap, VNET_HEADER_LEN};
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// The floor on its own tap.
 #[derive(Debug)]
@@ -124,12 +124,12 @@ impl Variant<NetBench> for TapFloor {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
         };
         let before = self.tap.link().counters()?;
-        let (cpu, wall) = match case.direction {
+        let times = match case.direction {
             Direction::Transmit => transmit(&self.tap, &self.placement, ready, frames)?,
             Direction::Receive => receive(&self.tap, &self.placement, ready, frames)?,
         };
@@ -138,7 +138,7 @@ impl Variant<NetBench> for TapFloor {
             Direction::Transmit => verify_sent(before, after, frames)?,
             Direction::Receive => verify_received(before, after, frames)?,
         }
-        Ok(NetSample { cpu, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+        Ok(TransferSample::of_frames(times, frames, case.frame_len))
     }
 }
 

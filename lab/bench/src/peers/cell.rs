@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::case::{Case, Direction};
 use crate::experiment::{Figure, Subject};
 use crate::table::bytes;
+use crate::transfer::TransferSample;
 use crate::vsock::case::VsockCase;
 use crate::words::by_words;
 
@@ -93,41 +94,6 @@ impl fmt::Display for PeerCell {
     }
 }
 
-/// What one run of a program cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct PeerSample {
-    /// CPU time of all its threads.
-    pub cpu_ns: u64,
-    /// How long it took.
-    pub wall_ns: u64,
-    /// Frames moved, every one accounted for; 0 of a stream.
-    pub frames: u64,
-    /// Bytes moved, every one accounted for.
-    pub bytes: u64,
-}
-
-impl PeerSample {
-    fn units(&self) -> f64 {
-        if self.frames > 0 { self.frames as f64 } else { self.bytes.max(1) as f64 }
-    }
-
-    /// CPU time of a frame, or of a byte of a stream, in nanoseconds. Of 10⁹ bytes these are
-    /// seconds.
-    pub fn cpu_each(&self) -> f64 {
-        self.cpu_ns as f64 / self.units()
-    }
-
-    /// Frames, or bytes of a stream, a second.
-    pub fn rate(&self) -> f64 {
-        self.units() * 1e9 / self.wall_ns.max(1) as f64
-    }
-
-    /// 10⁶ bytes a second.
-    pub fn megabytes_per_second(&self) -> f64 {
-        self.bytes as f64 * 1e3 / self.wall_ns.max(1) as f64
-    }
-}
-
 /// The comparison.
 #[derive(Debug, Clone)]
 pub struct Peers;
@@ -137,7 +103,7 @@ impl Subject for Peers {
     type CellFacts = ();
     type Variant = String;
     type Facts = ();
-    type Sample = PeerSample;
+    type Sample = TransferSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
         // Of frames, and of streams; then divided by ours of the same round.
@@ -159,14 +125,6 @@ impl Subject for Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_and_bytes_are_the_units() {
-        let frames = PeerSample { cpu_ns: 2000, wall_ns: 4000, frames: 4, bytes: 400 };
-        assert_eq!((frames.cpu_each(), frames.rate(), frames.megabytes_per_second()), (500.0, 1e6, 100.0));
-        let stream = PeerSample { frames: 0, ..frames };
-        assert_eq!((stream.cpu_each(), stream.rate()), (5.0, 1e8));
-    }
 
     #[test]
     fn a_cell_says_its_part_in_text_and_json() {

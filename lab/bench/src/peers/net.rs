@@ -11,7 +11,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::find::PeerProgram;
 use super::options::PeersOptions;
 use super::sides::{MissingPeers, compare_variants};
@@ -30,7 +30,7 @@ use crate::ports::hold::{Hold, go_first};
 use crate::ports::served::ServedPort;
 use crate::ports::wire::Wire;
 use crate::programs::NamedProgram;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// Lengths of frames that both can carry in one piece.
 const LENS: [usize; 2] = [64, 1500];
@@ -54,17 +54,6 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     variants.extend(testpmd.map(|port| Box::new(port) as Box<dyn Variant<NetBench>>));
     let cases = Case::all(&Direction::ALL, &LENS, options.working_sets())?;
     Ok(compare_variants(&cases, PeerCell::Net, &mut variants, &missing, LONGER, options))
-}
-
-impl From<NetSample> for PeerSample {
-    fn from(sample: NetSample) -> Self {
-        Self {
-            cpu_ns: sample.cpu.as_nanos() as u64,
-            wall_ns: sample.wall.as_nanos() as u64,
-            frames: sample.frames,
-            bytes: sample.bytes,
-        }
-    }
 }
 
 /// A back end that polls. It is stopped when it has nothing to do.
@@ -112,7 +101,7 @@ impl Variant<NetBench> for Stopped {
         self.awake(|port| port.prepare(case))
     }
 
-    fn run(&mut self, case: &Case, frames: usize, turn: Turn) -> Result<NetSample> {
+    fn run(&mut self, case: &Case, frames: usize, turn: Turn) -> Result<TransferSample> {
         self.awake(|port| port.run(case, frames, turn))
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::child;
 use super::find::PeerProgram;
 use super::options::PeersOptions;
@@ -23,6 +23,7 @@ use crate::packet_tx::frame::{HEAD_LEN, Head};
 use crate::packet_tx::lab::{INTERFACE, TxLab};
 use crate::packet_tx::measure::Softirq;
 use crate::progress::ProgressLine;
+use crate::transfer::TransferSample;
 
 /// Frame lengths in bytes, Ethernet header included.
 const FRAMES: [usize; 2] = [64, 1400];
@@ -67,8 +68,7 @@ pub(crate) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                     bail!("{frames} frames were to be sent and {arrived} arrived: the run is void");
                 }
                 let cpu = ended.cpu + softirq.now().saturating_sub(before.1);
-                let (cpu_ns, wall_ns) = (cpu.as_nanos() as u64, ended.wall.as_nanos() as u64);
-                Ok(PeerSample { cpu_ns, wall_ns, frames, bytes: frames * frame_len as u64 })
+                Ok(TransferSample::of_frames((cpu, ended.wall), PACKETS * passes, frame_len))
             })
         });
         let at = PeerCell::Replay { frame_len };

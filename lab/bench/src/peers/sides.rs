@@ -4,22 +4,23 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
 use crate::experiment::floored::{Floored, Plan, Variant};
 use crate::experiment::{Base, CellReport, Failure, Tried};
 use crate::interleave::{Turn, interleave};
 use crate::progress::ProgressLine;
+use crate::transfer::TransferSample;
 
 /// One of the programs: its name, and what it does in a turn.
 pub(super) struct PeerSide<'a> {
     name: String,
-    run: Box<dyn FnMut(Turn) -> Result<PeerSample> + 'a>,
+    run: Box<dyn FnMut(Turn) -> Result<TransferSample> + 'a>,
 }
 
 impl<'a> PeerSide<'a> {
-    pub(super) fn new(name: &str, run: impl FnMut(Turn) -> Result<PeerSample> + 'a) -> Self {
+    pub(super) fn new(name: &str, run: impl FnMut(Turn) -> Result<TransferSample> + 'a) -> Self {
         Self { name: name.to_owned(), run: Box::new(run) }
     }
 }
@@ -83,7 +84,7 @@ pub(super) fn compare_variants<E: Floored>(
     options: &PeersOptions,
 ) -> Vec<CellReport<Peers>>
 where
-    PeerSample: From<E::Sample>,
+    TransferSample: From<E::Sample>,
 {
     let (rounds, quick) = (options.rounds(), options.quick);
     let mut progress = ProgressLine::new("peers", cases.len() * (rounds + 1));
@@ -100,7 +101,7 @@ where
                     }
                     Turn::Round(_) => longer * amounts.round,
                 };
-                variant.run(case, amount, turn).map(PeerSample::from)
+                variant.run(case, amount, turn).map(TransferSample::from)
             })
         });
         cells.push(compare(at(*case), sides.collect(), missing, rounds, &mut progress));

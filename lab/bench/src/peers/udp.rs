@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use zerowire_sys::socket::attach_filter;
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::find::PeerProgram;
 use super::options::PeersOptions;
 use super::sides::{MissingPeers, PeerSide, compare};
@@ -31,6 +31,7 @@ use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::netns::NetnsLink;
 use crate::progress::ProgressLine;
+use crate::transfer::TransferSample;
 
 /// Lengths of frames, Ethernet header included.
 const LENS: [usize; 2] = [64, 1500];
@@ -118,7 +119,7 @@ impl BackEnd {
     }
 
     /// Sends `frames` frames; each has to arrive.
-    fn run(&mut self, sink: &Sink, frame_len: usize, frames: usize) -> Result<PeerSample> {
+    fn run(&mut self, sink: &Sink, frame_len: usize, frames: usize) -> Result<TransferSample> {
         let clock = self.process.clock()?;
         let guest = self.guest.as_mut().context("no guest was connected")?;
         let before = (sink.arrived()?, clock.settled(SETTLE_LIMIT)?.0);
@@ -126,12 +127,7 @@ impl BackEnd {
         let cpu = clock.settled(SETTLE_LIMIT)?.0 - before.1;
         let wall = wall.with_context(|| format!("its last words: {}", self.process.log()))?;
         sink.wait_for(before.0 + frames as u64)?;
-        Ok(PeerSample {
-            cpu_ns: cpu.as_nanos() as u64,
-            wall_ns: wall.as_nanos() as u64,
-            frames: frames as u64,
-            bytes: (frames * frame_len) as u64,
-        })
+        Ok(TransferSample::of_frames((cpu, wall), frames, frame_len))
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::find::PeerProgram;
 use super::options::PeersOptions;
 use super::sides::{MissingPeers, compare_variants};
@@ -15,6 +15,7 @@ use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
 use crate::experiment::floored::Variant;
+use crate::transfer::TransferSample;
 use crate::vsock::SocketKind;
 use crate::vsock::case::{RX_BUFFER, VsockCase};
 use crate::vsock::compare::VsockBench;
@@ -48,7 +49,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     Ok(compare_variants(&cases, PeerCell::Vsock, &mut variants, &missing, 1, options))
 }
 
-impl From<VsockSample> for PeerSample {
+impl From<VsockSample> for TransferSample {
     fn from(sample: VsockSample) -> Self {
         Self { cpu_ns: sample.cpu_ns, wall_ns: sample.wall_ns, frames: 0, bytes: sample.bytes }
     }

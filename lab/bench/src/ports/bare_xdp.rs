@@ -34,7 +34,7 @@ use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
 use crate::tap::VNET_HEADER_LEN;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// Bytes of a chunk.
 const CHUNK: u32 = 4096;
@@ -135,7 +135,7 @@ impl Variant<NetBench> for BareXdp {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the bare loop was not prepared for {case}");
         };

@@ -10,7 +10,7 @@ use super::wire::Wire;
 use crate::case::{Case, Direction};
 use crate::generator::{verify_received, verify_sent};
 use crate::netns::Counters;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// CPU time of the kernel thread over the runs of a case.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub(super) fn measured(
     (case, frames): (&Case, usize),
     patience: Duration,
     work: impl FnOnce() -> Result<(Duration, Duration)>,
-) -> Result<NetSample> {
+) -> Result<TransferSample> {
     let before = (wire.kernel_time()?, wire.lost()?, wire.peer().counters()?);
     let outcome = work();
     let thread = wire.kernel_time()? - before.0;
@@ -61,7 +61,7 @@ pub(super) fn measured(
         (Direction::Receive, Wire::Veth(_)) => {}
     }
     kernel.add(thread, frames);
-    Ok(NetSample { cpu: cpu + thread, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+    Ok(TransferSample::of_frames((cpu + thread, wall), frames, case.frame_len))
 }
 
 /// Checks that `frames` frames reached the host.

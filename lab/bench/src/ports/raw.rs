@@ -25,7 +25,7 @@ use crate::generator::{Generator, packet_socket};
 use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
 use crate::tap::VNET_HEADER_LEN;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// Room for a burst of frames with what the kernel adds to each.
 const RECEIVE_BUFFER: i32 = 16 << 20;
@@ -92,7 +92,7 @@ impl Variant<NetBench> for RawSocket {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the raw socket was not prepared for {case}");
         };

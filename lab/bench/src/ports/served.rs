@@ -21,7 +21,7 @@ use crate::generator::Generator;
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::programs::NamedProgram;
-use crate::variant::NetSample;
+use crate::transfer::TransferSample;
 
 /// How long a back end may take to go to sleep after its work. One that polls never does: its CPU
 /// time is then exact to a timer tick only.
@@ -153,7 +153,7 @@ impl ServedPort {
         Ok(PortIdle::new(&self.name, watch, cpu, self.wire.kernel_time()? - before))
     }
 
-    fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
+    fn measure(&mut self, case: &Case, frames: usize) -> Result<TransferSample> {
         let Self { name, backend, wire, arrivals, ready, kernel, polls, .. } = self;
         let Some(ready) = ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("{name} was not prepared for {case}");
@@ -252,7 +252,7 @@ impl Variant<NetBench> for ServedPort {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
         let outcome = self.measure(case, frames);
         self.backend.with_last_words(outcome)
     }

@@ -2,11 +2,11 @@ use super::*;
 use crate::case::{Case, Direction, WorkingSet};
 use crate::experiment::{Base, Failure, Tried};
 use crate::interleave::Runs;
-use crate::peers::cell::PeerSample;
+use crate::transfer::TransferSample;
 
 /// Runs of a program, with these nanoseconds of CPU and wall time.
 fn tried(name: &str, frames: u64, runs: &[(u64, u64)]) -> Tried<Peers> {
-    let sample = |&(cpu_ns, wall_ns): &(u64, u64)| PeerSample { cpu_ns, wall_ns, frames, bytes: 1000 };
+    let sample = |&(cpu_ns, wall_ns): &(u64, u64)| TransferSample { cpu_ns, wall_ns, frames, bytes: 1000 };
     let bases = match name {
         OURS => Vec::new(),
         _ => vec![Base { label: OURS, variant: OURS.to_owned() }],

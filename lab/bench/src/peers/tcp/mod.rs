@@ -24,7 +24,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use self::far::Moved;
-use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::cell::{OURS, PeerCell, Peers};
 use super::child;
 use super::find::PeerProgram;
 use super::options::PeersOptions;
@@ -39,6 +39,7 @@ use crate::netns::{NetnsLink, OtherNamespace};
 use crate::packet_tx::links::add_veth;
 use crate::progress::ProgressLine;
 use crate::tcp_rx::iperf3_client;
+use crate::transfer::TransferSample;
 
 const NEAR_LINK: &str = "zwtcp";
 const FAR_LINK: &str = "zwtcp2";
@@ -158,7 +159,7 @@ impl<'a> TcpLab<'a> {
     }
 
     /// A program sends the file at `path`, or as many bytes.
-    fn send(&self, way: TransferWay, path: &Path, bytes: u64) -> Result<PeerSample> {
+    fn send(&self, way: TransferWay, path: &Path, bytes: u64) -> Result<TransferSample> {
         let listener = self.far.run(|| Ok(TcpListener::bind((FAR, 0))?))?;
         let port = listener.local_addr()?.port();
         let command = match way {
@@ -185,7 +186,7 @@ impl<'a> TcpLab<'a> {
     }
 
     /// A program receives `bytes` bytes.
-    fn receive(&self, way: TransferWay, bytes: u64) -> Result<PeerSample> {
+    fn receive(&self, way: TransferWay, bytes: u64) -> Result<TransferSample> {
         let port = self.next_port.fetch_add(1, Ordering::Relaxed);
         let (near, text) = (SocketAddr::from((NEAR, port)), port.to_string());
         let command = match way {
@@ -217,7 +218,7 @@ impl<'a> TcpLab<'a> {
         mut command: Command,
         bytes: u64,
         far: impl FnOnce(&AtomicBool) -> Result<Moved> + Send,
-    ) -> Result<PeerSample> {
+    ) -> Result<TransferSample> {
         let gone = AtomicBool::new(false);
         let (ended, moved) = std::thread::scope(|scope| {
             let at_far_end = || {
@@ -241,7 +242,6 @@ impl<'a> TcpLab<'a> {
         if !(bytes..=bytes + CALL as u64).contains(&count) {
             bail!("{count} bytes came where {bytes} were sent: the run is void");
         }
-        let (cpu_ns, wall_ns) = (ended.cpu.as_nanos() as u64, took.as_nanos() as u64);
-        Ok(PeerSample { cpu_ns, wall_ns, frames: 0, bytes: count })
+        Ok(TransferSample::of_stream((ended.cpu, took), count))
     }
 }
