@@ -8,33 +8,25 @@
 //! **Who owns these bytes.** Frames to send are written once, before the socket is bound. From then
 //! on the memory is the kernel's: nothing here reads or writes it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_sys::xdp::program::{Hook, Rule, Steering};
 use zerowire_sys::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
-use super::bursts::{self, Arrivals, BATCH, POSTED};
-use super::measured::{KernelTime, measured};
+use super::bare::BareCalls;
+use super::bursts::{self, BATCH, POSTED};
 use super::options::LONGEST;
-use super::veth::Veth;
-use super::wire::Wire;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
-use crate::compare::NetBench;
-use crate::cpu::{Placement, on_worker};
-use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
-use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
-use crate::interleave::Turn;
+use crate::netns::NetnsLink;
 use crate::tap::VNET_HEADER_LEN;
-use crate::transfer::TransferSample;
 
 /// Bytes of a chunk.
 const CHUNK: u32 = 4096;
@@ -43,39 +35,29 @@ const FRAME: u32 = LONGEST as u32 + 4;
 /// Memory before the first slot: a chunk ends with the frame, and begins up to a chunk before it.
 const PADDING: usize = 2 * CHUNK as usize;
 
-/// The loop on a veth pair of its own.
-pub struct BareXdp {
-    wire: Wire,
-    arrivals: Arrivals,
-    placement: Placement,
-    steering: Steering,
-    ready: Option<ReadyXdp>,
-    kernel: KernelTime,
-}
+/// The loop: the program that steers frames to it.
+pub struct BareXdp(Steering);
 
-struct ReadyXdp {
-    case: Case,
+/// A bound socket.
+pub struct BoundXdp {
     socket: Socket,
     slots: Slots,
-    generator: Generator,
+    frame_len: usize,
     /// The walk goes on where the run before ended.
     next: usize,
 }
 
-impl BareXdp {
-    /// Makes the pair in the namespace of the calling thread, and attaches the program.
-    pub fn new(arrivals: Arrivals, placement: &Placement) -> Result<Self> {
-        let wire = Wire::Veth(Veth::new(placement)?);
-        let steering = Steering::attach(wire.port().name(), 1, Hook::Native)?;
-        let placement = placement.clone();
-        Ok(Self { wire, arrivals, placement, steering, ready: None, kernel: KernelTime::default() })
+impl BareCalls for BareXdp {
+    const NAME: &'static str = "bare AF_XDP";
+
+    type Ready = BoundXdp;
+
+    fn new(port: &NetnsLink) -> Result<Self> {
+        Ok(Self(Steering::attach(port.name(), 1, Hook::Native)?))
     }
 
-    fn bind(&self, case: &Case) -> Result<(Socket, Slots)> {
-        let slots = match case.direction {
-            Direction::Transmit => case.slots(),
-            Direction::Receive => bursts::slots(case),
-        };
+    fn open(&self, port: &NetnsLink, case: &Case) -> Result<BoundXdp> {
+        let slots = bursts::slots_of(case);
         let options = UmemOptions {
             chunk_bytes: CHUNK,
             headroom_bytes: CHUNK - KERNEL_HEADROOM_BYTES - FRAME,
@@ -92,20 +74,74 @@ impl BareXdp {
                 unsafe { bytes.as_mut() }.copy_from_slice(frame.bytes());
             }
         }
-        let options = SocketOptions {
-            mode: Mode::Copy,
-            multi_buffer: true,
-            ..SocketOptions::new(self.wire.port().name())
-        };
+        let options =
+            SocketOptions { mode: Mode::Copy, multi_buffer: true, ..SocketOptions::new(port.name()) };
         let mut socket = Socket::bind(&umem, &options)?;
         if case.direction == Direction::Receive {
             for place in 0..POSTED {
                 socket.fill().push(chunk_of(slots, place));
             }
             socket.fill().publish();
-            self.steering.steer_by(&socket, &Rule { address: None, longest_bytes: FRAME })?;
+            self.0.steer_by(&socket, &Rule { address: None, longest_bytes: FRAME })?;
         }
-        Ok((socket, slots))
+        Ok(BoundXdp { socket, slots, frame_len: case.frame_len, next: POSTED })
+    }
+
+    fn send(ready: &mut BoundXdp, frames: usize) -> Result<()> {
+        let len = ready.frame_len as u32;
+        let (mut queued, mut done) = (0, 0);
+        while done < frames {
+            let batch = BATCH.min(frames - queued);
+            let ring = ready.socket.transmit().context("the socket has no transmit ring")?;
+            for _ in 0..batch {
+                let address = frame_at(ready.slots, ready.next);
+                if !ring.push(Descriptor { address, len, options: 0 }) {
+                    break;
+                }
+                ready.next += 1;
+                queued += 1;
+            }
+            ring.publish();
+            wake_until_sent(&mut ready.socket)?;
+            let completion = ready.socket.completion();
+            while completion.pop().is_some() {
+                done += 1;
+            }
+            completion.release();
+        }
+        Ok(())
+    }
+
+    fn receive(ready: &mut BoundXdp, frames: usize, done: &AtomicUsize) -> Result<()> {
+        let BoundXdp { socket, slots, frame_len, next } = ready;
+        let mut total = 0;
+        while total < frames {
+            let mut batch = 0;
+            while batch < BATCH {
+                let Some(piece) = socket.receive().and_then(|ring| ring.pop()) else { break };
+                if piece.len as usize != *frame_len {
+                    bail!("a frame of {} bytes came where {frame_len} were sent", piece.len);
+                }
+                batch += 1;
+                socket.fill().push(chunk_of(*slots, *next));
+                *next += 1;
+            }
+            if batch == 0 {
+                sleep(socket)?;
+                continue;
+            }
+            let fill = socket.fill();
+            fill.publish();
+            if fill.needs_wakeup() {
+                socket.wake_receive()?;
+            }
+            if let Some(ring) = socket.receive() {
+                ring.release();
+            }
+            total += batch;
+            done.store(total, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -117,69 +153,6 @@ fn frame_at(slots: Slots, place: usize) -> u64 {
 /// The fill entry for it: the chunk ends with the longest frame.
 fn chunk_of(slots: Slots, place: usize) -> u64 {
     frame_at(slots, place) + u64::from(FRAME) - u64::from(CHUNK)
-}
-
-impl Variant<NetBench> for BareXdp {
-    fn name(&self) -> &str {
-        "bare AF_XDP"
-    }
-
-    fn prepare(&mut self, case: &Case) -> Result<()> {
-        // The old socket goes first: a queue has one at a time.
-        self.ready = None;
-        self.kernel = KernelTime::default();
-        let (socket, slots) = self.bind(case)?;
-        let peer = self.wire.peer();
-        let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
-        self.ready = Some(ReadyXdp { case: *case, socket, slots, generator, next: POSTED });
-        Ok(())
-    }
-
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<TransferSample> {
-        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
-            bail!("the bare loop was not prepared for {case}");
-        };
-        measured(&self.wire, &mut self.kernel, (case, frames), Duration::ZERO, || match case.direction {
-            Direction::Transmit => on_worker(&self.placement, || send_all(ready, frames)),
-            Direction::Receive => {
-                let ReadyXdp { case, socket, slots, generator, next } = ready;
-                bursts::receive_on_worker(&self.arrivals, &self.placement, generator, frames, |done| {
-                    receive_all(socket, *slots, next, case.frame_len, frames, done)
-                })
-            }
-        })
-    }
-
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
-        let mut ledger = BTreeMap::new();
-        self.kernel.note(&mut ledger);
-        Ok(ledger)
-    }
-}
-
-fn send_all(ready: &mut ReadyXdp, frames: usize) -> Result<()> {
-    let len = ready.case.frame_len as u32;
-    let (mut queued, mut done) = (0, 0);
-    while done < frames {
-        let batch = BATCH.min(frames - queued);
-        let ring = ready.socket.transmit().context("the socket has no transmit ring")?;
-        for _ in 0..batch {
-            let address = frame_at(ready.slots, ready.next);
-            if !ring.push(Descriptor { address, len, options: 0 }) {
-                break;
-            }
-            ready.next += 1;
-            queued += 1;
-        }
-        ring.publish();
-        wake_until_sent(&mut ready.socket)?;
-        let completion = ready.socket.completion();
-        while completion.pop().is_some() {
-            done += 1;
-        }
-        completion.release();
-    }
-    Ok(())
 }
 
 /// Has the kernel take all that was published.
@@ -195,44 +168,6 @@ fn wake_until_sent(socket: &mut Socket) -> Result<()> {
         if start.elapsed() > STALL_LIMIT {
             bail!("AF_XDP: frames wait in the ring for {STALL_LIMIT:?}");
         }
-    }
-    Ok(())
-}
-
-fn receive_all(
-    socket: &mut Socket,
-    slots: Slots,
-    next: &mut usize,
-    len: usize,
-    frames: usize,
-    done: &AtomicUsize,
-) -> Result<()> {
-    let mut total = 0;
-    while total < frames {
-        let mut batch = 0;
-        while batch < BATCH {
-            let Some(piece) = socket.receive().and_then(|ring| ring.pop()) else { break };
-            if piece.len as usize != len {
-                bail!("a frame of {} bytes came where {len} were sent", piece.len);
-            }
-            batch += 1;
-            socket.fill().push(chunk_of(slots, *next));
-            *next += 1;
-        }
-        if batch == 0 {
-            sleep(socket)?;
-            continue;
-        }
-        let fill = socket.fill();
-        fill.publish();
-        if fill.needs_wakeup() {
-            socket.wake_receive()?;
-        }
-        if let Some(ring) = socket.receive() {
-            ring.release();
-        }
-        total += batch;
-        done.store(total, Ordering::Release);
     }
     Ok(())
 }
@@ -263,16 +198,5 @@ mod tests {
             assert_eq!(chunk + u64::from(CHUNK), frame + u64::from(FRAME));
             assert!((chunk + u64::from(CHUNK)) as usize <= PADDING + slots.total() + PADDING);
         }
-    }
-
-    #[test]
-    fn the_time_of_the_kernel_thread_is_told_by_frame() {
-        let mut ledger = BTreeMap::new();
-        let mut kernel = KernelTime::default();
-        kernel.note(&mut ledger);
-        assert!(ledger.is_empty());
-        kernel.add(std::time::Duration::from_micros(3), 10);
-        kernel.note(&mut ledger);
-        assert_eq!(ledger["kernel_thread_ns_per_frame"], 300);
     }
 }

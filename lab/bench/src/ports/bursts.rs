@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::area::Slots;
-use crate::case::Case;
+use crate::case::{Case, Direction};
 use crate::cpu::{Placement, thread_time};
 use crate::generator::Generator;
 use crate::guest::{QUEUE_SIZE, STALL_LIMIT};
@@ -54,6 +54,14 @@ pub fn working_set(case: &Case) -> usize {
 /// Where receive buffers lie.
 pub fn slots(case: &Case) -> Slots {
     Slots::new(working_set(case), BUFFER_LEN)
+}
+
+/// Where the frames of a bare loop lie.
+pub fn slots_of(case: &Case) -> Slots {
+    match case.direction {
+        Direction::Transmit => case.slots(),
+        Direction::Receive => slots(case),
+    }
 }
 
 /// Sends `frames` frames as `arrivals` says. `drained` waits until as many more as it is passed

@@ -75,3 +75,19 @@ fn wait_for_sent(wire: &Wire, before: Counters, frames: usize, patience: Duratio
         std::thread::sleep(Duration::from_micros(200));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_the_kernel_thread_is_told_by_frame() {
+        let mut ledger = BTreeMap::new();
+        let mut kernel = KernelTime::default();
+        kernel.note(&mut ledger);
+        assert!(ledger.is_empty());
+        kernel.add(Duration::from_micros(3), 10);
+        kernel.note(&mut ledger);
+        assert_eq!(ledger["kernel_thread_ns_per_frame"], 300);
+    }
+}

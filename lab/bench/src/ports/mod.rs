@@ -26,6 +26,7 @@
 //! Each variant has a pair of its own. The floor, [`bare_xdp`], is a loop over the four rings with
 //! memory of its own.
 
+pub mod bare;
 pub mod bare_xdp;
 pub mod bursts;
 pub mod hold;

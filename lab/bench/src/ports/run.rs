@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::bare::BareLoop;
 use super::bare_xdp::BareXdp;
 use super::bursts::{self, Arrivals};
 use super::hold::{Hold, go_first};
@@ -41,7 +42,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     go_first(None)?;
     let arrivals = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
-    let bare = BareXdp::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
+    let bare = BareLoop::<BareXdp>::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
     let programs = programs::measured(&options.which.programs, options.program.as_ref());
@@ -62,7 +63,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
         notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
-    variants.push(Box::new(RawSocket::new(arrivals.clone(), &placement)?));
+    variants.push(Box::new(BareLoop::<RawSocket>::new(arrivals.clone(), &placement)?));
     let reports = compared(options, cases, &mut variants, TAP)?;
     // The back ends end here.
     drop(variants);
@@ -95,12 +96,12 @@ fn streams(
     let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
     let arrivals = Arrivals::Stream;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
-        vec![Box::new(RawSocket::new(arrivals.clone(), placement)?)];
+        vec![Box::new(BareLoop::<RawSocket>::new(arrivals.clone(), placement)?)];
     for asked in ports {
         let served = asked.start(&arrivals, placement);
         variants.push(Box::new(served.with_context(|| format!("port {}", asked.port))?));
     }
-    variants.push(Box::new(BareXdp::new(arrivals, placement).context("the bare AF_XDP loop")?));
+    variants.push(Box::new(BareLoop::<BareXdp>::new(arrivals, placement).context("the bare AF_XDP loop")?));
     compared(options, &cases, &mut variants, RAW)
 }
 
