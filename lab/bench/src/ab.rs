@@ -177,7 +177,6 @@ fn measure(options: &AbOptions) -> Result<AbReport> {
         }
         rounds.push(both);
     }
-    progress.finish();
     let (machine, command) = (Machine::detect(), options.command.clone());
     compared(AbFacts { machine, command, notes: Vec::new() }, &rounds)
 }

@@ -46,10 +46,12 @@ impl ProgressLine {
             bar.inc(1);
         }
     }
+}
 
-    /// All is done; the bar disappears.
-    pub fn finish(self) {
-        if let Some(bar) = self.bar {
+impl Drop for ProgressLine {
+    /// The bar disappears.
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use crate::added::{self, Added};
-use crate::case::Direction;
+use crate::case::{Case, Direction};
 use crate::chart::{Bars, Better};
 use crate::compare::{CaseReport, NetBench, not_copied};
 use crate::experiment::{
-    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, series, shared_cpu, titled,
-    variants,
+    CellReport, Column, Digits, Report, ReportLine, bars, failed, failures, flat, head, shared_cpu, subtitle,
+    titled, variants,
 };
 use crate::idle::IdleReport;
 use crate::machine::Machine;
@@ -46,41 +46,35 @@ impl NetReport {
 
     fn scaling_chart(&self) -> Bars {
         let cells: Vec<&CellReport<Scaling>> = self.scaling.iter().collect();
+        let value = |cell: &CellReport<Scaling>, name: &String| cell.line(name)?.spread("gigabits_per_cpu");
         Bars {
             title: "Bandwidth by CPU load of one back end process".to_owned(),
             subtitle: format!("{}; 60000 B frames from guest to host, whiskers: quartiles", self.machine),
             y_label: "Gb/s for a whole CPU".to_owned(),
             better: Better::Higher,
             x_label: "VMs that send at once".to_owned(),
-            groups: cells.iter().map(|cell| cell.at.value.to_string()).collect(),
-            series: series(&cells, variants(&cells), |cell, name| {
-                cell.line(name)?.spread("gigabits_per_cpu")
-            }),
-            reference: None,
+            ..bars(&cells, |vms| vms.value.to_string(), variants(&cells), value)
         }
     }
 
-    fn ratio_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
-        let one = Summary::of([1.0]);
-        let labels = Labels {
+    /// The charts of one direction's cases.
+    fn charts_of(&self, direction: Direction) -> [(String, Bars); 2] {
+        let cases: Vec<&CaseReport> =
+            self.cases.iter().filter(|case| case.at.direction == direction).collect();
+        let ratio = Bars {
             title: format!("CPU time of a frame against the floor, {direction}"),
-            y: "CPU time / CPU time of the floor",
-            better: Better::Lower,
-            x: CASES,
+            y_label: "CPU time / CPU time of the floor".to_owned(),
             reference: Some(1.0),
+            ..chart_of_cases(&self.machine, &cases, to_floor)
         };
-        chart_of_cases(&self.machine, cases, labels, |line| line.spread("ratio_to_floor").or(one))
-    }
-
-    fn rate_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
-        let labels = Labels {
+        let rate = Bars {
             title: format!("Bandwidth of one queue, {direction}"),
-            y: "Gb/s",
+            y_label: "Gb/s".to_owned(),
             better: Better::Higher,
-            x: CASES,
-            reference: None,
+            ..chart_of_cases(&self.machine, &cases, |line| line.spread("gigabits_per_second"))
         };
-        chart_of_cases(&self.machine, cases, labels, |line| line.spread("gigabits_per_second"))
+        [("ratio", ratio), ("rate", rate)]
+            .map(|(kind, bars)| (format!("net-{kind}-{}.svg", direction.short()), bars))
     }
 }
 
@@ -100,14 +94,8 @@ impl Report for NetReport {
     }
 
     fn charts(&self) -> Vec<(String, Bars)> {
-        let mut charts = Vec::new();
-        for direction in Direction::ALL {
-            let cases: Vec<&CaseReport> =
-                self.cases.iter().filter(|case| case.at.direction == direction).collect();
-            let name = |kind: &str| format!("net-{kind}-{}.svg", direction.short());
-            charts.push((name("ratio"), self.ratio_chart(direction, &cases)));
-            charts.push((name("rate"), self.rate_chart(direction, &cases)));
-        }
+        let mut charts: Vec<(String, Bars)> =
+            Direction::ALL.into_iter().flat_map(|direction| self.charts_of(direction)).collect();
         charts.push(("net-vms.svg".to_owned(), self.scaling_chart()));
         charts
     }
@@ -117,28 +105,10 @@ impl Report for NetReport {
     }
 }
 
-/// What the groups of the charts are.
-const CASES: &str = "frame length and working set (hot: 256 KiB, cold: 64 MiB)";
-
-/// What a chart of cases says beside its bars.
-pub struct Labels<'a> {
-    /// The title.
-    pub title: String,
-    /// The unit of the values.
-    pub y: &'a str,
-    /// Which values are good.
-    pub better: Better,
-    /// What the groups are.
-    pub x: &'a str,
-    /// A line at this value.
-    pub reference: Option<f64>,
-}
-
 /// A chart with a group of bars for each case, a bar in it for each variant.
 pub fn chart_of_cases(
     machine: &Machine,
     cases: &[&CaseReport],
-    labels: Labels<'_>,
     value: impl Fn(&ReportLine<NetBench>) -> Option<Summary>,
 ) -> Bars {
     let rounds = || cases.iter().map(|case| case.facts.rounds);
@@ -146,17 +116,17 @@ pub fn chart_of_cases(
         (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
         (least, _) => least.unwrap_or(0).to_string(),
     };
-    let group = |case: &&CaseReport| format!("{} B {}", case.at.frame_len, case.at.working_set);
+    let group = |case: &Case| format!("{} B {}", case.frame_len, case.working_set);
     Bars {
-        title: labels.title,
-        subtitle: format!("{machine}; medians of {rounds} interleaved rounds, whiskers: quartiles"),
-        y_label: labels.y.to_owned(),
-        better: labels.better,
-        x_label: labels.x.to_owned(),
-        groups: cases.iter().map(group).collect(),
-        series: series(cases, variants(cases), |case, name| value(case.line(name)?)),
-        reference: labels.reference,
+        subtitle: subtitle(machine, rounds),
+        x_label: "frame length and working set (hot: 256 KiB, cold: 64 MiB)".to_owned(),
+        ..bars(cases, group, variants(cases), |case, name| value(case.line(name)?))
     }
+}
+
+/// CPU time divided by the floor's; the floor's own is 1.
+pub(crate) fn to_floor(line: &ReportLine<NetBench>) -> Option<Summary> {
+    line.spread("ratio_to_floor").or(Summary::of([1.0]))
 }
 
 /// The columns that say which line it is: case, working set, variant, and how much was moved.

@@ -122,7 +122,6 @@ pub fn measure(
     for &vms in counts {
         cells.push(measure_count(program, vms, effort, placement, &mut progress)?);
     }
-    progress.finish();
     Ok(cells)
 }
 

@@ -20,16 +20,17 @@ pub struct Series {
 }
 
 /// Which end of the vertical axis is the good one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Better {
     /// A cost.
+    #[default]
     Lower,
     /// A rate.
     Higher,
 }
 
 /// A chart of grouped bars: the median as bar, the quartiles as whiskers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Bars {
     /// First line.
     pub title: String,

@@ -131,7 +131,6 @@ pub fn compare<E: Floored>(
     for at in cells {
         reports.push(compare_cell(at, variants, &E::amounts(at, plan), &bases, &mut progress)?);
     }
-    progress.finish();
     Ok(reports)
 }
 

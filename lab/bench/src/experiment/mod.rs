@@ -31,7 +31,7 @@ pub use outcome::{Files, Report, charts_into, check_places, failures, failures_i
 pub use part::{NumberCell, flat, part_cell, titled};
 pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
-    CellText, Column, Digits, LeftOut, Show, failed, grid, head, rows, sections, series, shared_cpu,
+    CellText, Column, Digits, LeftOut, Show, bars, failed, grid, head, rows, sections, series, shared_cpu,
     subtitle, variants,
 };
 pub use taken::RunTaken;

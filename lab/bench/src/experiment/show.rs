@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::{CellReport, ReportLine, Subject};
-use crate::chart::Series;
+use crate::chart::{Bars, Series};
 use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::{Table, figure};
@@ -195,6 +195,17 @@ pub fn series<E: Subject, V: Display>(
         values: cells.iter().map(|cell| value(cell, &variant)).collect(),
     });
     all.filter(|series| series.values.iter().any(Option::is_some)).collect()
+}
+
+/// A chart with a group a cell, called as `group` says, and such [`series`].
+pub fn bars<E: Subject, V: Display>(
+    cells: &[&CellReport<E>],
+    group: impl Fn(&E::Cell) -> String,
+    variants: impl IntoIterator<Item = V>,
+    value: impl Fn(&CellReport<E>, &V) -> Option<Summary>,
+) -> Bars {
+    let groups = cells.iter().map(|cell| group(&cell.at)).collect();
+    Bars { groups, series: series(cells, variants, value), ..Bars::default() }
 }
 
 /// The subtitle of a chart of medians: `about` is the machine, and what else there is to say.

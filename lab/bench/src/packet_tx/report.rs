@@ -12,9 +12,9 @@ use super::cycles::CopyShares;
 use super::reference::{self, Row};
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
-use crate::chart::{Bars, Better};
+use crate::chart::Bars;
 use crate::experiment::{
-    Base, CellReport, Figure, Report, ReportLine, Subject, failures, failures_in, sections, series, subtitle,
+    Base, CellReport, Figure, Report, ReportLine, Subject, bars, failures, failures_in, sections, subtitle,
 };
 use crate::machine::Machine;
 use crate::peers::cell::Peers;
@@ -190,16 +190,18 @@ impl TxReport {
         rows: &[&CellReport<PacketTx>],
         value: impl Fn(&CellReport<PacketTx>, Column) -> Option<Summary>,
     ) -> Bars {
-        let bars = series(rows, self.columns(), |row, column| value(row, *column));
         Bars {
             title,
             subtitle: subtitle(&self.machine, self.rounds),
             y_label: y_label.to_owned(),
-            better: Better::Lower,
             x_label: "payload".to_owned(),
-            groups: rows.iter().map(|row| format!("{} B", row.at.payload)).collect(),
-            series: bars,
             reference: Some(1.0),
+            ..bars(
+                rows,
+                |case| format!("{} B", case.payload),
+                self.columns(),
+                |row, column| value(row, *column),
+            )
         }
     }
 }

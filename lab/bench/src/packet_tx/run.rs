@@ -85,7 +85,6 @@ fn measure_sink(
             auto.push(auto::compare(case, lab, softirq, options.auto_sends(), &mut progress));
         }
     }
-    progress.finish();
     if !auto.is_empty() {
         report.auto.push(CellReport::of(sink, (), auto, Vec::new()));
     }

@@ -74,7 +74,6 @@ pub(crate) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         let at = PeerCell::Replay { frame_len };
         cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
-    progress.finish();
     Ok(cells)
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::cell::{ComparedPart, OURS, PeerCell, Peers};
 use crate::chart::{Bars, Better};
-use crate::experiment::{CellReport, Report, failures, sections, series, subtitle, variants};
+use crate::experiment::{CellReport, Report, bars, failures, sections, subtitle, variants};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
@@ -94,17 +94,16 @@ impl Report for PeersReport {
         for (part, cells) in sections(&self.cases, PeerCell::part) {
             for (kind, title, better, key) in all {
                 let peers = variants(&cells).into_iter().filter(|name| name != OURS);
-                let bars = Bars {
+                let chart = Bars {
                     title: format!("{title}, {part}"),
                     subtitle: subtitle(&self.machine, self.rounds),
                     y_label: format!("{title} / that of zerowire"),
                     better,
                     x_label: "what moves".to_owned(),
-                    groups: cells.iter().map(|cell| cell.at.to_string()).collect(),
-                    series: series(&cells, peers, |cell, name| cell.line(name)?.spread(key)),
                     reference: Some(1.0),
+                    ..bars(&cells, PeerCell::to_string, peers, |cell, name| cell.line(name)?.spread(key))
                 };
-                charts.push((format!("peers-{part}-{kind}.svg"), bars));
+                charts.push((format!("peers-{part}-{kind}.svg"), chart));
             }
         }
         charts

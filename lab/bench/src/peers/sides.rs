@@ -106,6 +106,5 @@ where
         });
         cells.push(compare(at(*case), sides.collect(), missing, rounds, &mut progress));
     }
-    progress.finish();
     cells
 }

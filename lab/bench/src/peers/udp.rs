@@ -80,7 +80,6 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         let at = PeerCell::Udp { frame_len };
         cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
-    progress.finish();
     Ok(cells)
 }
 

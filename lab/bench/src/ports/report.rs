@@ -7,10 +7,10 @@ use super::published::Published;
 use super::text;
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, NetBench, RAW};
-use crate::experiment::{Report, ReportLine, failures, failures_in};
+use crate::compare::{CaseReport, RAW};
+use crate::experiment::{Report, failures, failures_in};
 use crate::machine::Machine;
-use crate::report::{Labels, chart_of_cases};
+use crate::report::{chart_of_cases, to_floor};
 use crate::stats::Summary;
 
 /// The result of `zerowire-bench net --port xdp|packet`.
@@ -44,33 +44,29 @@ impl PortReport {
     fn charts_of(&self, direction: Direction) -> [(String, Bars); 2] {
         let cases: Vec<&CaseReport> =
             self.cases.iter().filter(|case| case.at.direction == direction).collect();
-        let labels = |title: &str, y, reference| Labels {
-            title: format!("{title}, {direction}"),
-            y,
-            better: Better::Lower,
-            x: "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)",
-            reference,
+        let x_label =
+            "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)";
+        let cpu = Bars {
+            title: format!("CPU time of a frame over a veth pair, {direction}"),
+            y_label: "ns".to_owned(),
+            x_label: x_label.to_owned(),
+            ..chart_of_cases(&self.machine, &cases, |line| line.spread("cpu_ns_per_frame"))
         };
-        let what = labels("CPU time of a frame over a veth pair", "ns", None);
-        let cpu = chart_of_cases(&self.machine, &cases, what, |line| line.spread("cpu_ns_per_frame"));
-        let (title, y) =
-            ("CPU time of a frame against the bare AF_XDP loop", "CPU time / CPU time of the loop");
-        let what = labels(title, y, Some(1.0));
-        let to_floor = |line: &ReportLine<NetBench>| line.spread("ratio_to_floor").or(Summary::of([1.0]));
-        let ratio = chart_of_cases(&self.machine, &cases, what, to_floor);
+        let ratio = Bars {
+            title: format!("CPU time of a frame against the bare AF_XDP loop, {direction}"),
+            y_label: "CPU time / CPU time of the loop".to_owned(),
+            x_label: x_label.to_owned(),
+            reference: Some(1.0),
+            ..chart_of_cases(&self.machine, &cases, to_floor)
+        };
         [("cpu", cpu), ("ratio", ratio)]
             .map(|(kind, bars)| (format!("port-{kind}-{}.svg", direction.short()), bars))
     }
 
-    /// The chart of one figure of the streams, with a group of bars for what was published of it.
-    fn stream_chart(
-        &self,
-        labels: Labels<'_>,
-        key: &'static str,
-        published: fn(&Published) -> Option<Summary>,
-    ) -> Bars {
+    /// The bars of one figure of the streams, with a group for what was published of it.
+    fn stream_bars(&self, key: &'static str, published: fn(&Published) -> Option<Summary>) -> Bars {
         let cases: Vec<&CaseReport> = self.streams.iter().collect();
-        let mut bars = chart_of_cases(&self.machine, &cases, labels, |line| line.spread(key));
+        let mut bars = chart_of_cases(&self.machine, &cases, |line| line.spread(key));
         let [raw, zero_copy] = self.published.each_ref().map(published);
         for series in &mut bars.series {
             series.values.push(raw.filter(|_| series.name == RAW));
@@ -81,7 +77,7 @@ impl PortReport {
         bars.groups =
             cases.iter().map(|case| format!("{} {}", case.at.direction, case.at.working_set)).collect();
         bars.groups.push("published".to_owned());
-        bars
+        Bars { x_label: "direction and working set".to_owned(), ..bars }
     }
 }
 
@@ -94,17 +90,18 @@ impl Report for PortReport {
         let mut charts: Vec<(String, Bars)> =
             Direction::ALL.into_iter().flat_map(|direction| self.charts_of(direction)).collect();
         if let Some(case) = self.streams.first() {
-            let labels = |title, y, better| Labels {
-                title: format!("{title} of a stream, {} B frames", case.at.frame_len),
-                y,
-                better,
-                x: "direction and working set",
-                reference: None,
+            let title = |what| format!("{what} of a stream, {} B frames", case.at.frame_len);
+            let rate = Bars {
+                title: title("Bandwidth"),
+                y_label: "Gb/s".to_owned(),
+                better: Better::Higher,
+                ..self.stream_bars("gigabits_per_second", Published::rate)
             };
-            let rate = labels("Bandwidth", "Gb/s", Better::Higher);
-            let rate = self.stream_chart(rate, "gigabits_per_second", Published::rate);
-            let load = labels("CPU load", "percent of one CPU", Better::Lower);
-            let load = self.stream_chart(load, "cpu_load_percent", Published::load);
+            let load = Bars {
+                title: title("CPU load"),
+                y_label: "percent of one CPU".to_owned(),
+                ..self.stream_bars("cpu_load_percent", Published::load)
+            };
             charts.extend([("port-bandwidth.svg".to_owned(), rate), ("port-load.svg".to_owned(), load)]);
         }
         charts

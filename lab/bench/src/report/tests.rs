@@ -71,9 +71,8 @@ fn json_carries_every_run() {
 
 #[test]
 fn charts_name_the_machine() {
-    let report = report();
-    let cases: Vec<&CaseReport> = report.cases.iter().collect();
-    let svg = report.ratio_chart(Direction::Transmit, &cases).render().unwrap();
+    let [(_, ratio), _] = report().charts_of(Direction::Transmit);
+    let svg = ratio.render().unwrap();
     assert!(svg.contains("Linux 6.18.0"));
     assert!(svg.contains("60000 B hot"));
     assert!(svg.contains("zero copy"));

@@ -48,7 +48,6 @@ pub fn measure(options: &TcpRxOptions) -> Result<(Vec<CellReport<TcpRx>>, Memory
     let runs = interleave(names.len(), rounds, "iperf3", &mut progress, |index, _| {
         external.run(index, names[index])
     });
-    progress.finish();
     let External { connections, paths, absent, .. } = external;
     let connections = connections.context("no test of iperf3 was served")?;
     // What can't be had here was told when its first test came.

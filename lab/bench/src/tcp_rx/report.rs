@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::options::Client;
 use super::way::{Tally, WayName};
 use crate::chart::{Bars, Better};
-use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series, subtitle};
+use crate::experiment::{Base, CellReport, Figure, Report, Subject, bars, failures, subtitle};
 use crate::machine::Machine;
 
 /// The comparison of ways to receive TCP.
@@ -152,9 +152,12 @@ impl TcpRxReport {
             y_label: y_label.to_owned(),
             better,
             x_label: "connections".to_owned(),
-            groups: cases.iter().map(|case| case.at.connections.to_string()).collect(),
-            series: series(&cases, self.ways(), |case, way| case.line(way)?.spread(key)),
-            reference: None,
+            ..bars(
+                &cases,
+                |at| at.connections.to_string(),
+                self.ways(),
+                |case, way| case.line(way)?.spread(key),
+            )
         }
     }
 }

@@ -82,7 +82,6 @@ fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellRep
         let tried = seats.into_iter().zip(runs).map(|(seat, runs)| tried(seat.name, seat.path, runs));
         cases.push(CellReport::of(at, (), tried.collect(), absent));
     }
-    progress.finish();
     Ok((cases, memory))
 }
 

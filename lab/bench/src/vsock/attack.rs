@@ -232,7 +232,6 @@ impl AttackStage<'_> {
             }
             progress.advance();
         }
-        progress.finish();
         Ok(runs)
     }
 

@@ -83,7 +83,6 @@ pub fn measure(
         stalled_bytes = stalled_bytes.max(stalled);
         Ok(sample)
     });
-    progress.finish();
     let facts = CrowdFacts { bytes: each * (connections - 1), stalled_bytes };
     let idle = Base { label: "idle", variant: "idle".to_owned() };
     let cell = part_cell(at, facts, Some(idle), OTHER.map(str::to_owned).into_iter().zip(runs))?;

@@ -94,7 +94,6 @@ pub fn measure(
         let ran = ["floor", "zerowire"].map(str::to_owned).into_iter().zip(runs);
         cells.push(part_cell(at, LatencyFacts { trips }, None, ran)?);
     }
-    progress.finish();
     guest.stack().close(conn)?;
     drop(asking);
     let _ = guest.stack().wait_closed(conn, STALL_LIMIT)?;

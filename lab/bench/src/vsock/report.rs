@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::attack::AttackReport;
-use super::case::SocketKind;
+use super::case::{SocketKind, VsockCase};
 use super::compare::{CaseReport, VsockBench};
 use super::crowd::{self, Crowded};
 use super::host::HostCpu;
@@ -14,8 +14,8 @@ use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::experiment::floored::zero_copied;
 use crate::experiment::{
-    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, rows, series, shared_cpu,
-    variants,
+    CellReport, Column, Digits, Report, ReportLine, bars, failed, failures, flat, head, rows, shared_cpu,
+    subtitle, variants,
 };
 use crate::machine::Machine;
 use crate::table::bytes;
@@ -97,7 +97,8 @@ impl VsockReport {
     }
 
     fn chart(&self, direction: Direction, credit: u32, cases: &[&CaseReport]) -> Bars {
-        let bars = series(cases, variants(cases), |case, name| case.line(name)?.spread("cpu_s_per_gb"));
+        let group = |case: &VsockCase| format!("{} {}", bytes(case.write_len), case.working_set);
+        let value = |case: &CaseReport, name: &String| case.line(name)?.spread("cpu_s_per_gb");
         let (way, floor) = match direction {
             Direction::Transmit => ("guest to host", "writing to"),
             Direction::Receive => ("host to guest", "reading from"),
@@ -109,19 +110,11 @@ impl VsockReport {
         };
         Bars {
             title: format!("CPU time of the vsock back end, {way}, {what}credit {}", bytes(credit as usize)),
-            subtitle: format!(
-                "{}; floor: {floor} a unix socket; medians of {rounds} interleaved rounds, whiskers: quartiles",
-                self.machine
-            ),
+            subtitle: subtitle(format_args!("{}; floor: {floor} a unix socket", self.machine), rounds),
             y_label: "CPU seconds a GB".to_owned(),
             better: Better::Lower,
             x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
-            groups: cases
-                .iter()
-                .map(|case| format!("{} {}", bytes(case.at.write_len), case.at.working_set))
-                .collect(),
-            series: bars,
-            reference: None,
+            ..bars(cases, group, variants(cases), value)
         }
     }
 }

@@ -80,7 +80,6 @@ pub fn measure(
         let ran = ["floor", "zerowire"].map(str::to_owned).into_iter().zip(runs);
         cells.push(part_cell(at, (), Some(floor), ran)?);
     }
-    progress.finish();
     Ok(cells)
 }
 

@@ -65,7 +65,6 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
     for case in &cases {
         report.cases.push(ends.measure_case(case, options, &placement, &mut progress)?);
     }
-    progress.finish();
     Ok(report)
 }
 

@@ -112,7 +112,6 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         let at = PeerCell::Tcp { direction };
         cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
-    progress.finish();
     Ok(cells)
 }
 

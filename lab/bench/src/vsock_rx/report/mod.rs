@@ -8,9 +8,9 @@ use super::mode::ReceiveMode;
 use super::reference::{self, Cell};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
-use crate::chart::{Bars, Better, Series};
+use crate::chart::{Bars, Series};
 use crate::experiment::{
-    Base, CellReport, Figure, Report, Subject, failed, failures, head, sections, series, shared_cpu, subtitle,
+    Base, CellReport, Figure, Report, Subject, bars, failed, failures, head, sections, shared_cpu, subtitle,
 };
 use crate::machine::Machine;
 use crate::stats::Summary;
@@ -142,8 +142,9 @@ impl RxReport {
     fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> Bars {
         // Polling burns a CPU by design, and nobody receives as the control does.
         let ways = [RxWay::FloorCopyTouch, RxWay::Copy, RxWay::Mapped, RxWay::Direct];
-        let mut bars = series(cases, ways, |case, way| case.line(way)?.spread("cpu_s_per_gb"));
-        for floor in bars.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.to_string()) {
+        let value = |case: &RxCell, way: &RxWay| case.line(way)?.spread("cpu_s_per_gb");
+        let mut chart = bars(cases, |case| bytes(case.len), ways, value);
+        for floor in chart.series.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.to_string()) {
             floor.name = "floor".to_owned();
         }
         Bars {
@@ -153,11 +154,8 @@ impl RxReport {
                 self.rounds,
             ),
             y_label: "CPU seconds a GB".to_owned(),
-            better: Better::Lower,
             x_label: "bytes of a dequeue".to_owned(),
-            groups: cases.iter().map(|case| bytes(case.at.len)).collect(),
-            series: bars,
-            reference: None,
+            ..chart
         }
     }
 
@@ -175,7 +173,6 @@ impl RxReport {
                 self.rounds,
             ),
             y_label: "mapped / copying".to_owned(),
-            better: Better::Lower,
             x_label: "bytes of a dequeue".to_owned(),
             groups: cases.iter().map(|case| bytes(case.at.len)).collect(),
             series: vec![
@@ -185,6 +182,7 @@ impl RxReport {
                 mapped("CPU", "cpu_to_copy"),
             ],
             reference: Some(1.0),
+            ..Bars::default()
         }
     }
 }
