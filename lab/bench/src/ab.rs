@@ -274,14 +274,13 @@ impl AbReport {
     }
 }
 
-const COLUMNS: [Column<Builds>; 7] = [
+const COLUMNS: [Column<Builds>; 6] = [
     Column::words("case", |_, line| Some(line.variant.case.clone())),
     Column::words("variant", |_, line| Some(line.variant.variant.clone())),
     Column::words("figure", |_, line| Some(line.variant.figure.clone())),
     Column::median("OLD", "old", Digits::Three),
     Column::median("NEW", "new", Digits::Three),
-    Column::median("NEW / OLD", "ratio", Digits::Behind(3)),
-    Column::quartiles("quartiles", "ratio", Digits::Behind(3)),
+    Column::spread("NEW / OLD", "ratio", Digits::Behind(3)),
 ];
 
 impl Report for AbReport {

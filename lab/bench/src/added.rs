@@ -156,7 +156,7 @@ impl Manager {
     }
 }
 
-const COLUMNS: [Column<Added>; 12] = [
+const COLUMNS: [Column<Added>; 11] = [
     Column::words("ms between", |cell, _| Some(cell.at.value.to_string())),
     Column::words("added", |cell, _| Some(cell.facts.added.to_string())),
     Column::words("served after ms", |cell, _| Some(figure(cell.facts.add_ms.median))),
@@ -167,8 +167,7 @@ const COLUMNS: [Column<Added>; 12] = [
     Column::median("p99 us alone", "alone_p99_us", Digits::Three),
     Column::median("p50 us beside", "beside_p50_us", Digits::Three),
     Column::median("p99 us beside", "beside_p99_us", Digits::Three),
-    Column::median("/alone", "p99_ratio", Digits::Behind(3)),
-    Column::quartiles("quartiles", "p99_ratio", Digits::Behind(3)),
+    Column::spread("/alone", "p99_ratio", Digits::Behind(3)),
 ];
 
 /// The cells as text.

@@ -145,9 +145,8 @@ pub(crate) const CPU: [Column<NetBench>; 2] = [
     Column::range("min..max", "cpu_ns_per_frame", Digits::Three),
 ];
 
-const REST: [Column<NetBench>; 5] = [
-    Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
-    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+const REST: [Column<NetBench>; 4] = [
+    Column::spread("/floor", "ratio_to_floor", Digits::Behind(2)),
     Column::median("frames/s", "frames_per_second", Digits::Three),
     Column::median("Gb/s", "gigabits_per_second", Digits::Three),
     Column::words("zero-copied", not_copied),
@@ -156,14 +155,10 @@ const REST: [Column<NetBench>; 5] = [
 /// Where the bare calls were measured.
 const BARE: Column<NetBench> = Column::median("/bare calls", "ratio_to_bare_calls", Digits::Behind(2));
 
-/// Columns that are there where several programs were measured: finer than other ratios.
-pub(crate) fn before(cases: &[CaseReport]) -> impl Iterator<Item = Column<NetBench>> + use<> {
-    const COLUMNS: [Column<NetBench>; 2] = [
-        Column::median("/before", "ratio_to_before", Digits::Behind(3)),
-        Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
-    ];
-    let measured = has(cases, "ratio_to_before");
-    COLUMNS.into_iter().filter(move |_| measured)
+/// Where several programs were measured: finer than other ratios.
+pub(crate) fn before(cases: &[CaseReport]) -> Option<Column<NetBench>> {
+    let column = || Column::spread("/before", "ratio_to_before", Digits::Behind(3));
+    has(cases, "ratio_to_before").then(column)
 }
 
 fn has(cases: &[CaseReport], key: &str) -> bool {

@@ -73,28 +73,40 @@ impl<E: Subject> CellText<E> {
     }
 }
 
-/// A column of a table that has a row a variant.
+/// A column of a table that has a row a variant, or two.
 pub struct Column<E: Subject> {
     /// Its heading.
     pub heading: &'static str,
     /// What stands in it.
     pub text: CellText<E>,
+    /// A figure whose quartiles stand in a column of their own behind it.
+    quartiles: Option<CellText<E>>,
 }
 
 impl<E: Subject> Column<E> {
-    /// The medians of a figure.
-    pub const fn median(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: CellText::Of(key, Show::Median, digits) }
+    const fn new(heading: &'static str, text: CellText<E>) -> Self {
+        Self { heading, text, quartiles: None }
     }
 
-    /// The quartiles of a figure.
-    pub const fn quartiles(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: CellText::Of(key, Show::Quartiles, digits) }
+    /// The medians of a figure.
+    pub const fn median(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        Self::new(heading, CellText::Of(key, Show::Median, digits))
+    }
+
+    /// The medians of a figure in a column, and its quartiles in the next one.
+    pub const fn spread(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        let text = CellText::Of(key, Show::Median, digits);
+        Self { heading, text, quartiles: Some(CellText::Of(key, Show::Quartiles, digits)) }
+    }
+
+    /// The medians of a figure, with its quartiles in brackets.
+    pub const fn both(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        Self::new(heading, CellText::Of(key, Show::Both, digits))
     }
 
     /// The least and the largest value of a figure.
     pub const fn range(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: CellText::Of(key, Show::Range, digits) }
+        Self::new(heading, CellText::Of(key, Show::Range, digits))
     }
 
     /// Anything else.
@@ -102,12 +114,24 @@ impl<E: Subject> Column<E> {
         heading: &'static str,
         of: fn(&CellReport<E>, &ReportLine<E>) -> Option<String>,
     ) -> Self {
-        Self { heading, text: CellText::Words(of) }
+        Self::new(heading, CellText::Words(of))
     }
 
-    /// Its text for `line`, which belongs to `cell`.
-    pub fn cell(&self, cell: &CellReport<E>, line: &ReportLine<E>) -> String {
-        self.text.of(cell, line).unwrap_or_else(|| NONE.to_owned())
+    /// The headings of `columns`.
+    pub fn headings(columns: &[Self]) -> impl Iterator<Item = &'static str> {
+        let of = |column: &Self| [Some(column.heading), column.quartiles.as_ref().map(|_| "quartiles")];
+        columns.iter().flat_map(of).flatten()
+    }
+
+    /// The texts of `columns` for `line`, which belongs to `cell`.
+    pub fn texts(
+        columns: &[Self],
+        cell: &CellReport<E>,
+        line: &ReportLine<E>,
+    ) -> impl Iterator<Item = String> {
+        let texts =
+            columns.iter().flat_map(|column| [Some(&column.text), column.quartiles.as_ref()]).flatten();
+        texts.map(|text| text.of(cell, line).unwrap_or_else(|| NONE.to_owned()))
     }
 }
 
@@ -135,10 +159,10 @@ pub fn rows<'a, E: Subject>(
     cells: impl IntoIterator<Item = &'a CellReport<E>>,
     columns: &[Column<E>],
 ) -> Table {
-    let mut table = Table::new(columns.iter().map(|column| column.heading));
+    let mut table = Table::new(Column::headings(columns));
     for cell in cells {
         for line in &cell.lines {
-            table.row(columns.iter().map(|column| column.cell(cell, line)));
+            table.row(Column::texts(columns, cell, line));
         }
     }
     table

@@ -154,11 +154,10 @@ fn json_has_every_run_null_for_a_missing_ratio_and_no_key_for_another_missing_fi
 #[test]
 fn tables_have_a_row_a_variant_and_charts_a_series_a_variant() {
     let cell = sound();
-    let columns: [Column<Baking>; 5] = [
+    let columns: [Column<Baking>; 4] = [
         Column::words("oven", |_, line| Some(line.variant.to_string())),
-        Column::median("s a loaf", "seconds_a_loaf", Digits::Three),
-        Column::quartiles("quartiles", "seconds_a_loaf", Digits::Behind(1)),
-        Column { heading: "/ clay", text: CellText::Of("seconds_to_clay", Show::Both, Digits::Behind(2)) },
+        Column::spread("s a loaf", "seconds_a_loaf", Digits::Behind(1)),
+        Column::both("/ clay", "seconds_to_clay", Digits::Behind(2)),
         Column::median("published", "published", Digits::Percent(0)),
     ];
     let table = rows([&cell], &columns).render();

@@ -12,23 +12,19 @@ const WHICH: [Column<Peers>; 2] = [
     Column::words("program", |_, line| Some(line.variant.clone())),
 ];
 
-const FRAMES: [Column<Peers>; 3] = [
-    Column::median("CPU ns/frame", "cpu_ns_per_frame", Digits::Three),
-    Column::quartiles("quartiles", "cpu_ns_per_frame", Digits::Three),
+const FRAMES: [Column<Peers>; 2] = [
+    Column::spread("CPU ns/frame", "cpu_ns_per_frame", Digits::Three),
     Column::median("frames/s", "frames_per_second", Digits::Three),
 ];
 
-const STREAMS: [Column<Peers>; 3] = [
-    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
+const STREAMS: [Column<Peers>; 2] = [
+    Column::spread("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
     Column::median("MB/s", "megabytes_per_second", Digits::Three),
 ];
 
-const RATIOS: [Column<Peers>; 4] = [
-    Column::median("CPU / ours", "cpu_to_zerowire", Digits::Behind(2)),
-    Column::quartiles("quartiles", "cpu_to_zerowire", Digits::Behind(2)),
-    Column::median("rate / ours", "rate_to_zerowire", Digits::Behind(2)),
-    Column::quartiles("quartiles", "rate_to_zerowire", Digits::Behind(2)),
+const RATIOS: [Column<Peers>; 2] = [
+    Column::spread("CPU / ours", "cpu_to_zerowire", Digits::Behind(2)),
+    Column::spread("rate / ours", "rate_to_zerowire", Digits::Behind(2)),
 ];
 
 /// The report as text.

@@ -23,12 +23,11 @@ pub(super) fn text(report: &PortReport) -> String {
     out
 }
 
-const REST: [Column<NetBench>; 6] = [
+const REST: [Column<NetBench>; 5] = [
     Column::words("kernel thread", |_, line| {
         line.facts.ledger.get("kernel_thread_ns_per_frame").map(ToString::to_string)
     }),
-    Column::median("/bare XDP", "ratio_to_floor", Digits::Behind(2)),
-    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::spread("/bare XDP", "ratio_to_floor", Digits::Behind(2)),
     Column::median("/tap floor", "cpu_to_tap_floor", Digits::Behind(2)),
     // Toward the port the clock stands while bursts are queued.
     Column::words("frames/s", |case, line| {

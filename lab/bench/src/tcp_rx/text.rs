@@ -9,11 +9,10 @@ use crate::table::bytes;
 use crate::words::meaning;
 use zerowire::recv::ZeroCopied;
 
-const COLUMNS: [Column<TcpRx>; 10] = [
+const COLUMNS: [Column<TcpRx>; 9] = [
     Column::words("way", |_, line| Some(line.variant.to_string())),
     Column::median("Gbit/s", "gigabits_per_second", Digits::Three),
-    Column::median("CPU s/GB", "cpu_seconds_a_gigabyte", Digits::Behind(3)),
-    Column::quartiles("quartiles", "cpu_seconds_a_gigabyte", Digits::Behind(3)),
+    Column::spread("CPU s/GB", "cpu_seconds_a_gigabyte", Digits::Behind(3)),
     Column::median("CPU / recv", "cpu_to_recv", Digits::Behind(2)),
     Column::median("CPU / epoll", "cpu_to_epoll", Digits::Behind(2)),
     Column::median("calls/MB", "calls_a_megabyte", Digits::Three),

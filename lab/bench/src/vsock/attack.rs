@@ -391,10 +391,9 @@ fn accept(listener: &UnixListener, over: &AtomicBool) -> Result<()> {
 }
 
 /// What a victim has in the table.
-const VICTIM: [Column<Attacks>; 3] = [
+const VICTIM: [Column<Attacks>; 2] = [
     Column::median("MB/s", "megabytes_per_second", Digits::Three),
-    Column::median("/alone", "rate_ratio", Digits::Behind(2)),
-    Column::quartiles("quartiles", "rate_ratio", Digits::Behind(2)),
+    Column::spread("/alone", "rate_ratio", Digits::Behind(2)),
 ];
 
 impl AttackReport {
@@ -414,7 +413,7 @@ impl AttackReport {
                     (facts.grown_bytes >> 10).to_string(),
                 ]
             });
-            let victims = cell.lines.iter().flat_map(|line| VICTIM.map(|column| column.cell(cell, line)));
+            let victims = cell.lines.iter().flat_map(|line| Column::texts(&VICTIM, cell, line));
             table.row(std::iter::once(cell.at.to_string()).chain(own).chain(victims));
         }
         let seats = if separate_cpus {

@@ -210,17 +210,14 @@ fn read_all(streams: &[&UnixStream], each: usize) -> Result<()> {
     Ok(())
 }
 
-const COLUMNS: [Column<Crowded>; 8] = [
+const COLUMNS: [Column<Crowded>; 5] = [
     Column::words("the other one", |_, line| Some(line.variant.clone())),
     Column::words("has sent", |cell, line| {
         (line.variant == "stalled").then(|| bytes(cell.facts.stalled_bytes))
     }),
-    Column::median("MB/s", "megabytes_per_second", Digits::Three),
-    Column::quartiles("quartiles", "megabytes_per_second", Digits::Three),
-    Column::median("/idle", "rate_ratio", Digits::Behind(2)),
-    Column::quartiles("quartiles", "rate_ratio", Digits::Behind(2)),
-    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::spread("MB/s", "megabytes_per_second", Digits::Three),
+    Column::spread("/idle", "rate_ratio", Digits::Behind(2)),
+    Column::spread("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
 ];
 
 /// The cells as text.

@@ -136,14 +136,12 @@ fn trip(guest: &mut VsockGuest, conn: ConnId, len: usize) -> Result<Duration> {
     Ok(elapsed)
 }
 
-const COLUMNS: [Column<Latency>; 7] = [
+const COLUMNS: [Column<Latency>; 5] = [
     Column::words("bytes", |cell, _| Some(bytes(cell.at.value))),
     Column::words("variant", |_, line| Some(line.variant.clone())),
     Column::words("trips a round", |cell, _| Some(cell.facts.trips.to_string())),
-    Column::median("p50 us", "p50_us", Digits::Three),
-    Column::quartiles("quartiles", "p50_us", Digits::Three),
-    Column::median("p99 us", "p99_us", Digits::Three),
-    Column::quartiles("quartiles", "p99_us", Digits::Three),
+    Column::spread("p50 us", "p50_us", Digits::Three),
+    Column::spread("p99 us", "p99_us", Digits::Three),
 ];
 
 /// The cells as text.

@@ -73,7 +73,7 @@ impl VsockReport {
         let lines = || cases.iter().flat_map(|case| &case.lines);
         let before = lines().any(|line| line.spread("ratio_to_before").is_some());
         if before {
-            columns.extend(BEFORE);
+            columns.push(Column::spread("/before", "ratio_to_before", Digits::Behind(3)));
         }
         let table = rows(cases.iter().copied(), &columns).labels(4);
         let carries = if messages { "one connection of messages (SOCK_SEQPACKET)" } else { "one connection" };
@@ -119,7 +119,7 @@ impl VsockReport {
     }
 }
 
-const COLUMNS: [Column<VsockBench>; 15] = [
+const COLUMNS: [Column<VsockBench>; 13] = [
     Column::words("writes", |case, _| Some(bytes(case.at.write_len))),
     Column::words("credit", |case, _| Some(bytes(case.at.credit as usize))),
     Column::words("working set", |case, _| {
@@ -129,10 +129,8 @@ const COLUMNS: [Column<VsockBench>; 15] = [
     Column::words("rounds x MiB", |case, _| {
         Some(format!("{} x {}", case.facts.rounds, case.facts.bytes >> 20))
     }),
-    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
-    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::spread("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::spread("/floor", "ratio_to_floor", Digits::Behind(2)),
     Column::median("host CPU s/GB", "host_cpu_s_per_gb", Digits::Behind(3)),
     Column::median("MB/s", "megabytes_per_second", Digits::Three),
     Column::words("B/packet", |_, line| line.facts.packet_len.map(|len| format!("{len:.0}"))),
@@ -149,12 +147,6 @@ const MESSAGES: [Column<VsockBench>; 2] = [
     Column::words("calls/message", |_, line| {
         line.facts.system_calls_per_message.map(|calls| format!("{calls:.2}"))
     }),
-];
-
-/// Further columns where several programs were measured.
-const BEFORE: [Column<VsockBench>; 2] = [
-    Column::median("/before", "ratio_to_before", Digits::Behind(3)),
-    Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
 ];
 
 fn not_copied(_: &CaseReport, line: &ReportLine<VsockBench>) -> Option<String> {

@@ -171,13 +171,11 @@ fn copy(areas: &mut [Area; 2], count: usize, placement: &Placement) -> Result<Vs
     Ok(VsockSample::new(cpu, Duration::ZERO, wall, count))
 }
 
-const COLUMNS: [Column<Siblings>; 7] = [
+const COLUMNS: [Column<Siblings>; 5] = [
     Column::words("working set", |cell, _| Some(bytes(cell.at.value))),
     Column::words("variant", |_, line| Some(line.variant.clone())),
-    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
-    Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
-    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::spread("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::spread("/floor", "ratio_to_floor", Digits::Behind(2)),
     Column::median("MB/s", "megabytes_per_second", Digits::Three),
 ];
 

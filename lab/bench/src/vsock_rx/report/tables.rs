@@ -98,20 +98,16 @@ fn cpu(cases: &[&RxCell]) -> Table {
     across(cases, &rows)
 }
 
-const fn ratio(heading: &'static str, key: &'static str) -> Column<VsockRx> {
-    Column { heading, text: CellText::Of(key, Show::Both, Digits::Three) }
-}
-
 const RATIOS: [Column<VsockRx>; 8] = [
     Column::words("", |case, line| Some(format!("{}, {}", line.variant, bytes(case.at.len)))),
-    ratio("D / copy", "dequeue_to_copy"),
+    Column::both("D / copy", "dequeue_to_copy", Digits::Three),
     Column::words("published", |case, line| {
         let published = case.facts.published_ratio.filter(|_| line.variant == RxWay::Mapped);
         published.map(|ratio| format!("{ratio:.2}"))
     }),
-    ratio("D+ / copy", "time_to_copy"),
-    ratio("CPU / copy", "cpu_to_copy"),
-    ratio("CPU / floor", "cpu_to_floor"),
+    Column::both("D+ / copy", "time_to_copy", Digits::Three),
+    Column::both("CPU / copy", "cpu_to_copy", Digits::Three),
+    Column::both("CPU / floor", "cpu_to_floor", Digits::Three),
     Column::words("held", |_, line| {
         let share = line.middle("held_share").filter(|_| !line.variant.is_floor());
         share.map(|share| Digits::Percent(0).text(share))
@@ -125,12 +121,12 @@ const RATIOS: [Column<VsockRx>; 8] = [
 /// A row for each way of receiving and length, so that what was published stands beside what was
 /// measured.
 fn ratios(cases: &[&RxCell]) -> Table {
-    let mut table = Table::new(RATIOS.iter().map(|column| column.heading));
+    let mut table = Table::new(Column::headings(&RATIOS));
     for way in RxWay::ALL {
         for case in cases {
             // The floors themselves are what others are compared with.
             if let Some(line) = case.line(&way).filter(|line| line.spread("cpu_to_floor").is_some()) {
-                table.row(RATIOS.iter().map(|column| column.cell(case, line)));
+                table.row(Column::texts(&RATIOS, case, line));
             }
         }
     }
