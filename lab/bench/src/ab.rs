@@ -15,7 +15,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::experiment::{
-    CellReport, Column, Digits, Figure, Files, Report, ReportLine, Subject, Tried, head, measured, rows,
+    CellReport, Column, Digits, Figure, Files, NumberCell, Report, ReportLine, Subject, Tried, head,
+    measured, rows,
 };
 use crate::held::Held;
 use crate::interleave::Runs;
@@ -69,19 +70,6 @@ pub struct Builds;
 /// The result: a line for each figure of the benchmark that both run.
 pub type AbReport = CellReport<Builds>;
 
-/// How often both builds ran.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct AbRounds {
-    /// Rounds.
-    pub rounds: usize,
-}
-
-impl fmt::Display for AbRounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rounds", self.rounds)
-    }
-}
-
 /// What is known besides.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct AbFacts {
@@ -111,7 +99,8 @@ impl fmt::Display for AbFigure {
 }
 
 impl Subject for Builds {
-    type Cell = AbRounds;
+    /// How often both builds ran.
+    type Cell = NumberCell;
     type CellFacts = AbFacts;
     type Variant = AbFigure;
     type Facts = ();
@@ -256,7 +245,7 @@ fn compared(facts: AbFacts, rounds: &[[Vec<Found>; 2]]) -> Result<AbReport> {
     };
     let figures = rounds.first().map_or(&[][..], |[old, _]| old);
     let tried = figures.iter().map(|(figure, _)| tried(figure)).collect();
-    let report = CellReport::of(AbRounds { rounds: rounds.len() }, facts, tried, Vec::new());
+    let report = CellReport::of(NumberCell { axis: "rounds", value: rounds.len() }, facts, tried, Vec::new());
     if report.lines.is_empty() {
         bail!("the builds have no CPU figure in common");
     }
@@ -286,10 +275,10 @@ const COLUMNS: [Column<Builds>; 6] = [
 impl Report for AbReport {
     fn text(&self) -> String {
         format!(
-            "{}{}: medians of {}, both builds in turns; NEW / OLD: of the same round.\n{}",
+            "{}{}: medians of {} rounds, both builds in turns; NEW / OLD: of the same round.\n{}",
             head(&self.facts.machine, "", &self.facts.notes),
             self.facts.command.join(" "),
-            self.at,
+            self.at.value,
             rows([self], &COLUMNS).labels(3).render()
         )
     }

@@ -19,6 +19,7 @@ use crate::experiment::{
 use crate::machine::Machine;
 use crate::peers::cell::Peers;
 use crate::stats::Summary;
+use crate::words::by_words;
 
 /// The comparison of ways to send to a network device.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub struct TxVariant {
 }
 
 /// Who makes the system calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Caller {
     /// A loop with nothing around it.
@@ -43,14 +44,7 @@ pub enum Caller {
     Library,
 }
 
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Bare => "bare",
-            Self::Library => "library",
-        })
-    }
-}
+by_words!(Caller);
 
 impl fmt::Display for TxVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -99,7 +99,7 @@ impl<'a> Ends<'a> {
             RxWay::Direct => self.direct.is_some() && case.direction == Direction::Transmit,
             line => line.mode().is_some_and(|mode| options.modes.contains(&mode)),
         };
-        RxWay::ALL.into_iter().filter(wanted).collect()
+        RxWay::all().filter(wanted).collect()
     }
 
     fn measure_case(

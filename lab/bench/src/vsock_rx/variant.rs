@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::guest_receive::rx_buffer_for;
@@ -9,6 +10,7 @@ use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
 use crate::vsock::case::QUEUE_SIZE;
+use crate::words::by_words;
 
 /// A case: a column of the table, hot or cold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,17 +56,21 @@ impl fmt::Display for RxCase {
     }
 }
 
-/// A way of receiving, or a floor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+/// A way of receiving, or a floor, with its name in tables, in whose order they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxWay {
     /// The program alone looks at each cache line of memory that lies ready.
+    #[value(name = "floor: touch")]
     FloorTouch,
     /// One memcpy by a thread on the back end's CPU, and the look on the program's CPU.
+    #[value(name = "floor: memcpy + touch")]
     FloorCopyTouch,
     /// The look alone, by a program that is woken for each credit of bytes.
+    #[value(name = "woken: touch")]
     FloorTouchWoken,
     /// Memcpy and look by two threads that wake each other for each credit of bytes.
+    #[value(name = "woken: memcpy + touch")]
     FloorCopyTouchWoken,
     /// Copying receive.
     Copy,
@@ -76,22 +82,17 @@ pub enum RxWay {
     Direct,
     /// The negative control: mapped receive, and everything copied once more before the program
     /// reads it.
+    #[value(name = "mapped, then copied")]
     MappedCopied,
 }
 
+by_words!(RxWay);
+
 impl RxWay {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 9] = [
-        Self::FloorTouch,
-        Self::FloorCopyTouch,
-        Self::FloorTouchWoken,
-        Self::FloorCopyTouchWoken,
-        Self::Copy,
-        Self::Mapped,
-        Self::Polling,
-        Self::Direct,
-        Self::MappedCopied,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied()
+    }
 
     /// Whether it is one without a device.
     pub fn is_floor(self) -> bool {
@@ -109,22 +110,6 @@ impl RxWay {
             Self::Polling => Some(ReceiveMode::Polling),
             Self::Direct => Some(ReceiveMode::Direct),
         }
-    }
-}
-
-impl fmt::Display for RxWay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::FloorTouch => "floor: touch",
-            Self::FloorCopyTouch => "floor: memcpy + touch",
-            Self::FloorTouchWoken => "woken: touch",
-            Self::FloorCopyTouchWoken => "woken: memcpy + touch",
-            Self::Copy => "copy",
-            Self::Mapped => "mapped",
-            Self::Polling => "polling",
-            Self::Direct => "direct",
-            Self::MappedCopied => "mapped, then copied",
-        })
     }
 }
 

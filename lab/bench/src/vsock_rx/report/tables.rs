@@ -56,7 +56,7 @@ const fn median(key: &'static str, digits: usize) -> CellText<VsockRx> {
 
 fn times(cases: &[&RxCell]) -> Table {
     let mut rows: Vec<Row> = Vec::new();
-    for way in RxWay::ALL.into_iter().filter(|way| !way.is_floor()) {
+    for way in RxWay::all().filter(|way| !way.is_floor()) {
         let loops: CellText<VsockRx> = CellText::Words(|_, line| {
             let [send, receive] = ["send_seconds", "loop_seconds"].map(|key| line.middle(key));
             Some(format!("{:.3}/{:.3}", send?, receive?))
@@ -86,7 +86,7 @@ fn times(cases: &[&RxCell]) -> Table {
 
 fn cpu(cases: &[&RxCell]) -> Table {
     let mut rows: Vec<Row> = Vec::new();
-    for way in RxWay::ALL {
+    for way in RxWay::all() {
         let all = CellText::Of("cpu_s_per_gb", Show::Both, Digits::Behind(3));
         rows.push(row(way.to_string(), way, all));
         let parts: CellText<VsockRx> = CellText::Words(|_, line| {
@@ -122,7 +122,7 @@ const RATIOS: [Column<VsockRx>; 8] = [
 /// measured.
 fn ratios(cases: &[&RxCell]) -> Table {
     let mut table = Table::new(Column::headings(&RATIOS));
-    for way in RxWay::ALL {
+    for way in RxWay::all() {
         for case in cases {
             // The floors themselves are what others are compared with.
             if let Some(line) = case.line(&way).filter(|line| line.spread("cpu_to_floor").is_some()) {
