@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::experiment::{
-    CellReport, Column, Digits, Figure, Files, NumberCell, Report, ReportLine, Subject, Tried, head,
+    CellReport, Column, Digits, Figure, Files, NumberCell, Report, ReportHead, ReportLine, Subject, Tried,
     measured, rows,
 };
 use crate::held::Held;
@@ -73,12 +73,11 @@ pub type AbReport = CellReport<Builds>;
 /// What is known besides.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct AbFacts {
-    /// Where it was measured.
-    pub machine: Machine,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// What both builds ran: a command of zerowire-bench and its arguments.
     pub command: Vec<String>,
-    /// Remarks.
-    pub notes: Vec<String>,
 }
 
 /// A figure of a variant in a case.
@@ -166,8 +165,8 @@ fn measure(options: &AbOptions) -> Result<AbReport> {
         }
         rounds.push(both);
     }
-    let (machine, command) = (Machine::detect(), options.command.clone());
-    compared(AbFacts { machine, command, notes: Vec::new() }, &rounds)
+    let head = ReportHead { machine: Machine::detect(), ..ReportHead::default() };
+    compared(AbFacts { head, command: options.command.clone() }, &rounds)
 }
 
 /// One run of a build: its JSON.
@@ -276,7 +275,7 @@ impl Report for AbReport {
     fn text(&self) -> String {
         format!(
             "{}{}: medians of {} rounds, both builds in turns; NEW / OLD: of the same round.\n{}",
-            head(&self.facts.machine, "", &self.facts.notes),
+            self.facts.head.text(""),
             self.facts.command.join(" "),
             self.at.value,
             rows([self], &COLUMNS).labels(3).render()
@@ -284,7 +283,7 @@ impl Report for AbReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.facts.notes
+        &mut self.facts.head.notes
     }
 }
 

@@ -11,10 +11,9 @@ use crate::case::Case;
 use crate::compare::{NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::measured;
+use crate::experiment::{ReportHead, measured};
 use crate::floor::TapFloor;
 use crate::idle;
-use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
 use crate::ports::served::ServedPort;
@@ -47,9 +46,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     let mut report = NetReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
-        notes: Vec::new(),
+        head: ReportHead::detect(&placement),
         cases: Vec::new(),
         scaling: Vec::new(),
         idle: None,
@@ -74,9 +71,9 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         }
     }
     if programs.is_empty() {
-        report.notes.push("no back end was measured: none was given".to_owned());
+        report.head.notes.push("no back end was measured: none was given".to_owned());
     } else if !named.is_empty() {
-        report.notes.push("many VMs and idle ones are measured without --program".to_owned());
+        report.head.notes.push("many VMs and idle ones are measured without --program".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     report.cases = compare(cases, &mut variants, plan, |name| bases(named, name))?;

@@ -7,7 +7,7 @@ use crate::case::{Case, Direction};
 use crate::chart::{Bars, Better};
 use crate::compare::{CaseReport, NetBench, not_copied};
 use crate::experiment::{
-    CellReport, Column, Digits, Report, ReportLine, bars, failed, failures, flat, head, shared_cpu, subtitle,
+    CellReport, Column, Digits, Report, ReportHead, ReportLine, bars, failed, failures, flat, subtitle,
     titled, variants,
 };
 use crate::idle::IdleReport;
@@ -19,12 +19,9 @@ use crate::table::bytes;
 /// The result of `zerowire-bench net`.
 #[derive(Debug, Clone, Serialize)]
 pub struct NetReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether the driver and the measured side had a CPU each.
-    pub separate_cpus: bool,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Saturation, case by case.
     pub cases: Vec<CaseReport>,
     /// Many VMs.
@@ -49,7 +46,10 @@ impl NetReport {
         let value = |cell: &CellReport<Scaling>, name: &String| cell.line(name)?.spread("gigabits_per_cpu");
         Bars {
             title: "Bandwidth by CPU load of one back end process".to_owned(),
-            subtitle: format!("{}; 60000 B frames from guest to host, whiskers: quartiles", self.machine),
+            subtitle: format!(
+                "{}; 60000 B frames from guest to host, whiskers: quartiles",
+                self.head.machine
+            ),
             y_label: "Gb/s for a whole CPU".to_owned(),
             better: Better::Higher,
             x_label: "VMs that send at once".to_owned(),
@@ -65,13 +65,13 @@ impl NetReport {
             title: format!("CPU time of a frame against the floor, {direction}"),
             y_label: "CPU time / CPU time of the floor".to_owned(),
             reference: Some(1.0),
-            ..chart_of_cases(&self.machine, &cases, to_floor)
+            ..chart_of_cases(&self.head.machine, &cases, to_floor)
         };
         let rate = Bars {
             title: format!("Bandwidth of one queue, {direction}"),
             y_label: "Gb/s".to_owned(),
             better: Better::Higher,
-            ..chart_of_cases(&self.machine, &cases, |line| line.spread("gigabits_per_second"))
+            ..chart_of_cases(&self.head.machine, &cases, |line| line.spread("gigabits_per_second"))
         };
         [("ratio", ratio), ("rate", rate)]
             .map(|(kind, bars)| (format!("net-{kind}-{}.svg", direction.short()), bars))
@@ -80,8 +80,8 @@ impl NetReport {
 
 impl Report for NetReport {
     fn text(&self) -> String {
-        let cpus = shared_cpu(self.separate_cpus, "driver and back end");
-        let mut out = head(&self.machine, &cpus, &self.notes);
+        let cpus = self.head.shared_cpu("driver and back end");
+        let mut out = self.head.text(&cpus);
         out.push_str(&cases_text(&self.cases));
         out.push_str(&failed(&self.failures()));
         out.push_str(&scaling::text(&self.scaling));
@@ -101,7 +101,7 @@ impl Report for NetReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

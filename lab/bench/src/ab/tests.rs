@@ -31,8 +31,8 @@ fn cpu_figures_are_found_by_case_and_variant() {
 #[test]
 fn ratios_are_of_the_same_round_and_the_gate_is_their_lower_quartile() {
     let rounds = [[50.0, 52.5], [100.0, 105.0], [200.0, 210.0]].map(|both| both.map(report));
-    let (machine, command) = (Machine::example(), vec!["tcp-rx".into()]);
-    let report = compared(AbFacts { machine, command, notes: Vec::new() }, &rounds).unwrap();
+    let (head, command) = (ReportHead::example("others were at work"), vec!["tcp-rx".into()]);
+    let report = compared(AbFacts { head, command }, &rounds).unwrap();
     let ratio = report.lines[1].spread("ratio").unwrap();
     assert!((ratio.min - 1.05).abs() < 1e-9 && (ratio.max - 1.05).abs() < 1e-9);
     assert_eq!(report.lines[0].middle("ratio"), Some(1.0));

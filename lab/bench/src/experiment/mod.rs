@@ -27,12 +27,13 @@ mod show;
 mod taken;
 
 pub use figure::{Figure, Number, Of};
-pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
+pub use outcome::{
+    Files, Report, ReportHead, charts_into, check_places, failures, failures_in, measured, write_json,
+};
 pub use part::{NumberCell, flat, part_cell, titled};
 pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
-    CellText, Column, Digits, LeftOut, Show, bars, failed, grid, head, rows, sections, series, shared_cpu,
-    subtitle, variants,
+    CellText, Column, Digits, LeftOut, Show, bars, failed, grid, rows, sections, series, subtitle, variants,
 };
 pub use taken::RunTaken;
 

@@ -11,6 +11,8 @@ use zerowire_cli::outcome::write_file;
 
 use super::{CellReport, Failure, RunTaken, Subject};
 use crate::chart::Bars;
+use crate::cpu::Placement;
+use crate::machine::Machine;
 use crate::others::Usage;
 use crate::wrong::wrong;
 
@@ -23,6 +25,49 @@ pub struct Files {
     /// Write charts (SVG) into this folder.
     #[arg(long, value_name = "FOLDER")]
     pub svg: Option<PathBuf>,
+}
+
+/// What a report begins with.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ReportHead {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Whether the driver, or sender, and the measured side had a CPU each; nothing where programs
+    /// were run that say it themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub separate_cpus: Option<bool>,
+    /// Remarks on what was left out and why.
+    pub notes: Vec<String>,
+}
+
+impl ReportHead {
+    /// Of this machine, without remarks.
+    pub fn detect(placement: &Placement) -> Self {
+        let separate_cpus = Some(placement.separate());
+        Self { machine: Machine::detect(), separate_cpus, notes: Vec::new() }
+    }
+
+    /// The machine, `about`, remarks.
+    pub fn text(&self, about: &str) -> String {
+        let notes: String = self.notes.iter().map(|note| format!("Note: {note}.\n")).collect();
+        format!("{}\n{about}{notes}", self.machine)
+    }
+
+    /// What to say where `who` had to share a CPU; else nothing.
+    pub fn shared_cpu(&self, who: &str) -> String {
+        match self.separate_cpus {
+            None | Some(true) => String::new(),
+            Some(false) => format!("One CPU only: {who} took turns; rates mean little.\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ReportHead {
+    /// What reports of tests begin with.
+    pub(crate) fn example(note: &str) -> Self {
+        Self { machine: Machine::example(), separate_cpus: Some(true), notes: vec![note.into()] }
+    }
 }
 
 /// The result of an experiment.

@@ -4,7 +4,6 @@ use std::fmt::Display;
 
 use super::{CellReport, ReportLine, Subject};
 use crate::chart::{Bars, Series};
-use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::{Table, figure};
 
@@ -132,20 +131,6 @@ impl<E: Subject> Column<E> {
         let texts =
             columns.iter().flat_map(|column| [Some(&column.text), column.quartiles.as_ref()]).flatten();
         texts.map(|text| text.of(cell, line).unwrap_or_else(|| NONE.to_owned()))
-    }
-}
-
-/// The head of a report: the machine, `cpus`, remarks.
-pub fn head(machine: &Machine, cpus: &str, notes: &[String]) -> String {
-    let notes: String = notes.iter().map(|note| format!("Note: {note}.\n")).collect();
-    format!("{machine}\n{cpus}{notes}")
-}
-
-/// What a head says where `who` had to share a CPU; else nothing.
-pub fn shared_cpu(separate: bool, who: &str) -> String {
-    match separate {
-        true => String::new(),
-        false => format!("One CPU only: {who} took turns; rates mean little.\n"),
     }
 }
 

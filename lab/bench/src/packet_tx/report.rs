@@ -14,9 +14,9 @@ use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::Bars;
 use crate::experiment::{
-    Base, CellReport, Figure, Report, ReportLine, Subject, bars, failures, failures_in, sections, subtitle,
+    Base, CellReport, Figure, Report, ReportHead, ReportLine, Subject, bars, failures, failures_in, sections,
+    subtitle,
 };
-use crate::machine::Machine;
 use crate::peers::cell::Peers;
 use crate::stats::Summary;
 use crate::words::by_words;
@@ -124,16 +124,13 @@ impl Subject for PacketTx {
 /// The result of `zerowire-bench packet-tx`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TxReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether sender and receiver had a CPU each.
-    pub separate_cpus: bool,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Whether it was a quick run.
     pub quick: bool,
     /// Rounds, without the warm-up.
     pub rounds: usize,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
     /// Row by row.
     pub cases: Vec<CellReport<PacketTx>>,
     /// Auto beside copying and lending.
@@ -186,7 +183,7 @@ impl TxReport {
     ) -> Bars {
         Bars {
             title,
-            subtitle: subtitle(&self.machine, self.rounds),
+            subtitle: subtitle(&self.head.machine, self.rounds),
             y_label: y_label.to_owned(),
             x_label: "payload".to_owned(),
             reference: Some(1.0),
@@ -236,6 +233,6 @@ impl Report for TxReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }

@@ -16,9 +16,8 @@ use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Tried, measured};
+use crate::experiment::{CellReport, ReportHead, Tried, measured};
 use crate::interleave::{Turn, interleave};
-use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::peers::{PeersOptions, replay};
 use crate::progress::ProgressLine;
@@ -36,17 +35,19 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
     let softirq = Softirq::find();
     let placement = Placement::detect()?;
     let mut report = TxReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
+        head: ReportHead::detect(&placement),
         quick: options.quick,
         rounds: options.rounds(),
         ..TxReport::default()
     };
     if options.floor_only {
-        report.notes.push("only the bare loops were measured".to_owned());
+        report.head.notes.push("only the bare loops were measured".to_owned());
     }
     if !softirq.seen() {
-        report.notes.push("the kernel's softirq threads can't be seen: their CPU time is missing".to_owned());
+        report
+            .head
+            .notes
+            .push("the kernel's softirq threads can't be seen: their CPU time is missing".to_owned());
     }
     for &sink in &options.sinks {
         // A namespace a sink: nothing of the one is left for the other.
@@ -91,9 +92,9 @@ fn measure_sink(
     let rows = report.cases.iter_mut().filter(|row| row.at.sink == sink);
     let longest = rows.max_by_key(|row| (row.at.payload, row.at.working_set.bytes()));
     if let Some(row) = longest.filter(|_| options.more.cycles)
-        && let Err(error) = cycles::measure(row, lab, options.quick, &mut report.notes)
+        && let Err(error) = cycles::measure(row, lab, options.quick, &mut report.head.notes)
     {
-        report.notes.push(format!("cycles on the {sink} sink: not measured: {error:#}"));
+        report.head.notes.push(format!("cycles on the {sink} sink: not measured: {error:#}"));
     }
     Ok(())
 }

@@ -6,16 +6,14 @@ use super::case::SinkKind;
 use super::column::Column;
 use super::report::{Caller, PacketTx, TxReport};
 use super::{auto, cycles, reference};
-use crate::experiment::{
-    CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid, head, shared_cpu,
-};
+use crate::experiment::{CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid};
 use crate::peers::{ComparedPart, part_text};
 use crate::words::meaning;
 
 /// The report as text.
 pub(super) fn text(report: &TxReport) -> String {
-    let cpus = shared_cpu(report.separate_cpus, "sender and receiver");
-    let mut out = head(&report.machine, &cpus, &report.notes);
+    let cpus = report.head.shared_cpu("sender and receiver");
+    let mut out = report.head.text(&cpus);
     let _ = writeln!(
         out,
         "Medians of {} interleaved rounds; hot: 256 KiB of payloads, cold: 64 MiB.",

@@ -4,25 +4,21 @@ use serde::Serialize;
 
 use super::cell::{ComparedPart, OURS, PeerCell, Peers};
 use crate::chart::{Bars, Better};
-use crate::experiment::{CellReport, Report, bars, failures, sections, subtitle, variants};
-use crate::machine::Machine;
+use crate::experiment::{CellReport, Report, ReportHead, bars, failures, sections, subtitle, variants};
 use crate::stats::Summary;
 
 /// The result of `zerowire-bench peers`.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeersReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether the driver and the measured side had a CPU each.
-    pub separate_cpus: bool,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Whether less was measured.
     pub quick: bool,
     /// Rounds of each row.
     pub rounds: usize,
     /// The programs that were there.
     pub programs: Vec<ProgramVersion>,
-    /// Remarks.
-    pub notes: Vec<String>,
     /// One entry a peer in a part.
     pub summary: Vec<SummaryRow>,
     /// The figures, row by row.
@@ -96,7 +92,7 @@ impl Report for PeersReport {
                 let peers = variants(&cells).into_iter().filter(|name| name != OURS);
                 let chart = Bars {
                     title: format!("{title}, {part}"),
-                    subtitle: subtitle(&self.machine, self.rounds),
+                    subtitle: subtitle(&self.head.machine, self.rounds),
                     y_label: format!("{title} / that of zerowire"),
                     better,
                     x_label: "what moves".to_owned(),
@@ -110,7 +106,7 @@ impl Report for PeersReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

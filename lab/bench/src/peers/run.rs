@@ -11,8 +11,7 @@ use super::options::PeersOptions;
 use super::report::{PeersReport, ProgramVersion};
 use super::{net, replay, tcp, udp, vsock};
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, measured};
-use crate::machine::Machine;
+use crate::experiment::{CellReport, ReportHead, measured};
 use crate::netns::{in_new_namespace, on_own_thread};
 
 /// Measures all parts; text goes to `out`, files where the options say.
@@ -32,12 +31,10 @@ fn report(options: &PeersOptions) -> Result<PeersReport> {
         cases.extend(cells.with_context(|| format!("part {part}"))?);
     }
     Ok(PeersReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
+        head: ReportHead::detect(&placement),
         quick: options.quick,
         rounds: options.rounds(),
         programs: versions(options),
-        notes: Vec::new(),
         summary: super::report::summary(&cases),
         cases,
     })

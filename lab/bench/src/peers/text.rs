@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cell::{ComparedPart, PeerCell, Peers};
 use super::report::PeersReport;
-use crate::experiment::{CellReport, Column, Digits, failed, head, rows, sections, shared_cpu};
+use crate::experiment::{CellReport, Column, Digits, failed, rows, sections};
 use crate::table::{Table, figure};
 
 const WHICH: [Column<Peers>; 2] = [
@@ -33,9 +33,9 @@ pub(super) fn text(report: &PeersReport) -> String {
         "Medians of {} interleaved rounds. CPU: all threads of the program. / ours: divided by zerowire's \
          of the same round.\n{}",
         report.rounds,
-        shared_cpu(report.separate_cpus, "driver and measured side")
+        report.head.shared_cpu("driver and measured side")
     );
-    let mut out = head(&report.machine, &about, &report.notes);
+    let mut out = report.head.text(&about);
     for program in &report.programs {
         // Writing to a String doesn't fail.
         let _ = writeln!(out, "  {:<18} {}", program.name, program.version.as_deref().unwrap_or("unknown"));

@@ -8,20 +8,16 @@ use super::text;
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, RAW};
-use crate::experiment::{Report, failures, failures_in};
-use crate::machine::Machine;
+use crate::experiment::{Report, ReportHead, failures, failures_in};
 use crate::report::{chart_of_cases, to_floor};
 use crate::stats::Summary;
 
 /// The result of `zerowire-bench net --port xdp|packet`.
 #[derive(Debug, Clone, Serialize)]
 pub struct PortReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether the driver and the measured side had a CPU each.
-    pub separate_cpus: bool,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Saturation, case by case; the first variant of each is the bare AF_XDP loop, the floor of
     /// its ratios.
     pub cases: Vec<CaseReport>,
@@ -50,14 +46,14 @@ impl PortReport {
             title: format!("CPU time of a frame over a veth pair, {direction}"),
             y_label: "ns".to_owned(),
             x_label: x_label.to_owned(),
-            ..chart_of_cases(&self.machine, &cases, |line| line.spread("cpu_ns_per_frame"))
+            ..chart_of_cases(&self.head.machine, &cases, |line| line.spread("cpu_ns_per_frame"))
         };
         let ratio = Bars {
             title: format!("CPU time of a frame against the bare AF_XDP loop, {direction}"),
             y_label: "CPU time / CPU time of the loop".to_owned(),
             x_label: x_label.to_owned(),
             reference: Some(1.0),
-            ..chart_of_cases(&self.machine, &cases, to_floor)
+            ..chart_of_cases(&self.head.machine, &cases, to_floor)
         };
         [("cpu", cpu), ("ratio", ratio)]
             .map(|(kind, bars)| (format!("port-{kind}-{}.svg", direction.short()), bars))
@@ -66,7 +62,7 @@ impl PortReport {
     /// The bars of one figure of the streams, with a group for what was published of it.
     fn stream_bars(&self, key: &'static str, published: fn(&Published) -> Option<Summary>) -> Bars {
         let cases: Vec<&CaseReport> = self.streams.iter().collect();
-        let mut bars = chart_of_cases(&self.machine, &cases, |line| line.spread(key));
+        let mut bars = chart_of_cases(&self.head.machine, &cases, |line| line.spread(key));
         let [raw, zero_copy] = self.published.each_ref().map(published);
         for series in &mut bars.series {
             series.values.push(raw.filter(|_| series.name == RAW));
@@ -108,7 +104,7 @@ impl Report for PortReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

@@ -19,9 +19,8 @@ use crate::case::{Case, Direction};
 use crate::compare::{CaseReport, NetBench, RAW, TAP, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::{Base, measured};
+use crate::experiment::{Base, ReportHead, measured};
 use crate::floor::TapFloor;
-use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
 use crate::programs::{self, NamedProgram};
@@ -41,7 +40,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     placement.pin_driver()?;
     go_first(None)?;
     let arrivals = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
-    let mut notes = Vec::new();
+    let mut head = ReportHead::detect(&placement);
     let bare = BareLoop::<BareXdp>::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
@@ -54,13 +53,13 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
             }
             // The others are measured all the same, unless nothing is left that was asked for.
             Err(error) if options.port.len() > 1 || !options.port.contains(&asked.port) => {
-                notes.push(format!("{} port {} is left out: {error:#}", asked.program.name, asked.port));
+                head.notes.push(format!("{} port {} is left out: {error:#}", asked.program.name, asked.port));
             }
             Err(error) => return Err(error.context(format!("port {}", asked.port))),
         }
     }
     if programs.is_empty() {
-        notes.push("only the bare loops were measured: no back end was given".to_owned());
+        head.notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(BareLoop::<RawSocket>::new(arrivals.clone(), &placement)?));
@@ -68,9 +67,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     // The back ends end here.
     drop(variants);
     let mut report = PortReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
-        notes,
+        head,
         cases: reports,
         streams: streams(options, cases, &started, &placement)?,
         published: PUBLISHED,

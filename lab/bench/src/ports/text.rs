@@ -4,13 +4,13 @@ use super::published::{PUBLISHED, Published};
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
 use crate::compare::{CaseReport, NetBench, RAW, not_copied};
-use crate::experiment::{Column, Digits, LeftOut, failed, grid, head, shared_cpu, titled, variants};
+use crate::experiment::{Column, Digits, LeftOut, failed, grid, titled, variants};
 use crate::report::{CPU, WHICH, before};
 use crate::table::figure;
 
 pub(super) fn text(report: &PortReport) -> String {
-    let cpus = shared_cpu(report.separate_cpus, "driver and back end");
-    let mut out = head(&report.machine, &cpus, &report.notes);
+    let cpus = report.head.shared_cpu("driver and back end");
+    let mut out = report.head.text(&cpus);
     out.push_str(&saturation(report));
     out.push_str(&failed(&report.failures()));
     out.push_str(&bandwidth(report));

@@ -4,9 +4,7 @@ use crate::experiment::{Number, Subject};
 
 fn report() -> NetReport {
     NetReport {
-        machine: Machine::example(),
-        separate_cpus: true,
-        notes: vec!["the back end was left out".into()],
+        head: ReportHead::example("the back end was left out"),
         cases: sample_reports(),
         scaling: Vec::new(),
         idle: None,

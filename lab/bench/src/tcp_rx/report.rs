@@ -8,8 +8,7 @@ use serde::Serialize;
 use super::options::Client;
 use super::way::{Tally, WayName};
 use crate::chart::{Bars, Better};
-use crate::experiment::{Base, CellReport, Figure, Report, Subject, bars, failures, subtitle};
-use crate::machine::Machine;
+use crate::experiment::{Base, CellReport, Figure, Report, ReportHead, Subject, bars, failures, subtitle};
 
 /// The comparison of ways to receive TCP.
 #[derive(Debug, Clone)]
@@ -74,12 +73,11 @@ pub(super) fn bases() -> Vec<Base<WayName>> {
 /// The result of `zerowire-bench tcp-rx`.
 #[derive(Debug, Clone, Serialize)]
 pub struct TcpRxReport {
-    /// Where it was measured.
-    pub machine: Machine,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Who sent.
     pub client: Client,
-    /// Whether sender and receiver had a CPU each; of no meaning with an external client.
-    pub separate_cpus: bool,
     /// Whether it was a quick run.
     pub quick: bool,
     /// Whether every byte was looked at.
@@ -90,8 +88,6 @@ pub struct TcpRxReport {
     pub rounds: usize,
     /// What memory traffic counts, or why it is not measured.
     pub memory: MemoryTraffic,
-    /// Remarks.
-    pub notes: Vec<String>,
     /// Row by row.
     pub cases: Vec<CellReport<TcpRx>>,
 }
@@ -148,7 +144,7 @@ impl TcpRxReport {
         let cases: Vec<_> = self.cases.iter().collect();
         Bars {
             title: title.to_owned(),
-            subtitle: subtitle(&self.machine, self.rounds),
+            subtitle: subtitle(&self.head.machine, self.rounds),
             y_label: y_label.to_owned(),
             better,
             x_label: "connections".to_owned(),
@@ -182,7 +178,7 @@ impl Report for TcpRxReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

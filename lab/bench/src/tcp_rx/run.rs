@@ -12,9 +12,8 @@ use super::report::{Connections, MemoryTraffic, TcpFacts, TcpRx, TcpRxReport, Tc
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
-use crate::experiment::{CellReport, Failure, Tried, measured};
+use crate::experiment::{CellReport, Failure, ReportHead, Tried, measured};
 use crate::interleave::{Runs, interleave};
-use crate::machine::Machine;
 use crate::netns::{NetnsLink, in_new_namespace};
 use crate::progress::ProgressLine;
 
@@ -40,15 +39,13 @@ fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
         Client::External => external::measure(options)?,
     };
     Ok(TcpRxReport {
-        machine: Machine::detect(),
+        head: ReportHead::detect(&placement),
         client: options.client,
-        separate_cpus: placement.separate(),
         quick: options.quick,
         touch: options.touch,
         read_bytes: options.read_bytes,
         rounds: options.rounds(),
         memory,
-        notes: Vec::new(),
         cases,
     })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::options::Client;
 use super::report::{MemoryTraffic, TcpRx, TcpRxReport};
-use crate::experiment::{CellReport, Column, Digits, ReportLine, failed, head, rows, shared_cpu};
+use crate::experiment::{CellReport, Column, Digits, ReportLine, failed, rows};
 use crate::table::bytes;
 use crate::words::meaning;
 use zerowire::recv::ZeroCopied;
@@ -36,9 +36,12 @@ pub(super) fn text(report: &TcpRxReport) -> String {
         report.rounds,
         bytes(report.read_bytes),
         if report.touch { "every byte was looked at" } else { "no byte was looked at" },
-        shared_cpu(report.client == Client::External || report.separate_cpus, "sender and receiver")
+        match report.client {
+            Client::Own => report.head.shared_cpu("sender and receiver"),
+            Client::External => String::new(),
+        }
     );
-    let mut out = head(&report.machine, &about, &report.notes);
+    let mut out = report.head.text(&about);
     // Writing to a String doesn't fail.
     for way in report.ways() {
         let _ = writeln!(out, "  {way:<11} {}", meaning(&way));

@@ -14,27 +14,23 @@ use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::experiment::floored::zero_copied;
 use crate::experiment::{
-    CellReport, Column, Digits, Report, ReportLine, bars, failed, failures, flat, head, rows, shared_cpu,
-    subtitle, variants,
+    CellReport, Column, Digits, Report, ReportHead, ReportLine, bars, failed, failures, flat, rows, subtitle,
+    variants,
 };
-use crate::machine::Machine;
 use crate::table::bytes;
 
 /// The result of `zerowire-bench vsock`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VsockReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether driver and measured side had a CPU each.
-    pub separate_cpus: bool,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Bytes of the guest's receive buffers, header included.
     pub rx_buffer: u32,
     /// Where the host's program ran.
     pub host_cpu: HostCpu,
     /// The type of the sockets.
     pub socket: SocketKind,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
     /// Streams, case by case.
     pub cases: Vec<CaseReport>,
     /// Round trips.
@@ -110,7 +106,7 @@ impl VsockReport {
         };
         Bars {
             title: format!("CPU time of the vsock back end, {way}, {what}credit {}", bytes(credit as usize)),
-            subtitle: subtitle(format_args!("{}; floor: {floor} a unix socket", self.machine), rounds),
+            subtitle: subtitle(format_args!("{}; floor: {floor} a unix socket", self.head.machine), rounds),
             y_label: "CPU seconds a GB".to_owned(),
             better: Better::Lower,
             x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
@@ -160,11 +156,11 @@ impl Report for VsockReport {
             HostCpu::Backend => "shares the back end's",
             HostCpu::Any => "runs on any",
         };
-        let cpus = match self.separate_cpus {
+        let cpus = match self.head.separate_cpus.unwrap_or_default() {
             true => format!("Back end and guest have a CPU each; the host's program {seat}.\n"),
-            false => shared_cpu(false, "driver and back end"),
+            false => self.head.shared_cpu("driver and back end"),
         };
-        let mut out = head(&self.machine, &cpus, &self.notes);
+        let mut out = self.head.text(&cpus);
         for direction in Direction::ALL {
             let cases: Vec<&CaseReport> =
                 self.cases.iter().filter(|case| case.at.direction == direction).collect();
@@ -177,7 +173,7 @@ impl Report for VsockReport {
         out.push_str(&sibling::text(&self.guest_to_guest));
         out.push_str(&crowd::text(&self.crowd));
         if let Some(attacks) = &self.attacks {
-            out.push_str(&attacks.text(self.separate_cpus));
+            out.push_str(&attacks.text(self.head.separate_cpus.unwrap_or_default()));
         }
         if let Some(idle) = &self.idle {
             out.push_str(&idle.text());
@@ -204,7 +200,7 @@ impl Report for VsockReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

@@ -15,8 +15,7 @@ use super::{attack, crowd, idle, latency, sibling};
 use crate::amount::amount;
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare, first_program};
-use crate::experiment::measured;
-use crate::machine::Machine;
+use crate::experiment::{ReportHead, measured};
 use crate::netns::on_own_thread;
 use crate::programs;
 use crate::wrong::wrong;
@@ -47,8 +46,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     let mut report = VsockReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
+        head: ReportHead::detect(&placement),
         rx_buffer: options.ends.rx_buffer,
         host_cpu: options.ends.host_cpu,
         socket: options.socket,
@@ -68,9 +66,12 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         }
     }
     if programs.is_empty() {
-        report.notes.push("only the floor was measured: no back end was given".to_owned());
+        report.head.notes.push("only the floor was measured: no back end was given".to_owned());
     } else if !named.is_empty() {
-        report.notes.push("what is not a stream of one connection is measured without --program".to_owned());
+        report
+            .head
+            .notes
+            .push("what is not a stream of one connection is measured without --program".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     let bases = |name: &str| first_program(named, name).into_iter().collect::<Vec<_>>();
@@ -81,7 +82,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         return Ok(report);
     }
     if options.socket == SocketKind::Seqpacket {
-        report.notes.push(
+        report.head.notes.push(
             "round trips, guest to guest, many and idle connections, attacks: with --type stream".to_owned(),
         );
     } else if let Some(program) = &options.program {

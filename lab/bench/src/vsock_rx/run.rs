@@ -13,9 +13,8 @@ use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Tried, measured};
+use crate::experiment::{CellReport, ReportHead, Tried, measured};
 use crate::interleave::{Turn, interleave};
-use crate::machine::Machine;
 use crate::progress::ProgressLine;
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
@@ -39,8 +38,7 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     let mut report = RxReport {
-        machine: Machine::detect(),
-        separate_cpus: placement.separate(),
+        head: ReportHead::detect(&placement),
         megabytes: options.bytes() >> 20,
         rounds: options.rounds(),
         credit: options.credit(),
@@ -49,8 +47,8 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
     };
     let mut ends = Ends { plain: None, direct: None };
     match &options.program {
-        Some(program) => ends = Ends::start(program, options, &placement, &mut report.notes)?,
-        None => report.notes.push("only the floors were measured: no back end was given".to_owned()),
+        Some(program) => ends = Ends::start(program, options, &placement, &mut report.head.notes)?,
+        None => report.head.notes.push("only the floors were measured: no back end was given".to_owned()),
     }
     let mut cases = Vec::new();
     for &direction in &options.directions {

@@ -167,7 +167,7 @@ fn cycles_are_measured_or_said_to_be_missing() {
                 assert!(copying.kernel_copy_share > lending.kernel_copy_share, "{text}");
                 assert!(text.contains("cpu-clock"), "{text}");
             }
-            _ => assert!(report.notes.iter().any(|note| note.contains("not measured")), "{text}"),
+            _ => assert!(report.head.notes.iter().any(|note| note.contains("not measured")), "{text}"),
         }
     }
 }

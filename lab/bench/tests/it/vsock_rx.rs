@@ -55,7 +55,7 @@ fn each_mode_moves_the_right_bytes_both_ways() {
     let mut text = Vec::new();
     let report = run_table(&options, &mut text).unwrap();
     assert_eq!(report.failures(), Vec::<String>::new());
-    assert!(!report.notes.iter().any(|note| note.contains("left out")), "{:?}", report.notes);
+    assert!(!report.head.notes.iter().any(|note| note.contains("left out")), "{:?}", report.head.notes);
     let value: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     for chart in ["cpu-tx-hot", "cpu-rx-hot", "ratio-tx-hot", "ratio-rx-hot"]
         .map(|name| format!("vsock-rx-{name}.svg"))

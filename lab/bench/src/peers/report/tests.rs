@@ -49,12 +49,10 @@ fn report() -> PeersReport {
         ),
     ];
     PeersReport {
-        machine: Machine::example(),
-        separate_cpus: true,
+        head: ReportHead::example("others were at work"),
         quick: false,
         rounds: 3,
         programs: vec![ProgramVersion { name: "iperf3".into(), version: Some("iperf 3.12".into()) }],
-        notes: vec!["others were at work".into()],
         summary: summary(&cases),
         cases,
     }

@@ -9,9 +9,7 @@ use crate::experiment::charts_into;
 fn report() -> PortReport {
     let none = std::time::Duration::ZERO;
     PortReport {
-        machine: Machine::example(),
-        separate_cpus: true,
-        notes: vec!["busy".into()],
+        head: ReportHead::example("busy"),
         cases: reports_beside(["bare AF_XDP", "zerowire xdp", TAP], TAP),
         streams: reports_beside([RAW, "zerowire xdp", "bare AF_XDP"], RAW).split_off(1),
         published: PUBLISHED,

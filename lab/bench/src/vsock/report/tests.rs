@@ -3,10 +3,8 @@ use crate::vsock::compare::tests::{reports_of, sample_reports};
 
 fn report() -> VsockReport {
     VsockReport {
-        machine: Machine::example(),
-        separate_cpus: true,
+        head: ReportHead::example("the machine was busy"),
         rx_buffer: 4096,
-        notes: vec!["the machine was busy".into()],
         cases: sample_reports(),
         failed_parts: vec!["round trips: no answer".into()],
         ..VsockReport::default()

@@ -10,9 +10,8 @@ use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Series};
 use crate::experiment::{
-    Base, CellReport, Figure, Report, Subject, bars, failed, failures, head, sections, shared_cpu, subtitle,
+    Base, CellReport, Figure, Report, ReportHead, Subject, bars, failed, failures, sections, subtitle,
 };
-use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::bytes;
 use crate::vsock::host::HostCpu;
@@ -111,10 +110,9 @@ impl RxWay {
 /// The result of `zerowire-bench vsock-rx --table`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RxReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether driver and back end had a CPU each.
-    pub separate_cpus: bool,
+    /// Where it was measured, and remarks.
+    #[serde(flatten)]
+    pub head: ReportHead,
     /// Megabytes (2^20) of each run.
     pub megabytes: u64,
     /// Rounds, without the warm-up.
@@ -123,8 +121,6 @@ pub struct RxReport {
     pub credit: u32,
     /// Where the host's program ran.
     pub host_cpu: HostCpu,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
     /// Case by case.
     pub cases: Vec<CellReport<VsockRx>>,
 }
@@ -150,7 +146,7 @@ impl RxReport {
         Bars {
             title: format!("CPU time of back end and program, {}, {working_set}", way(direction)),
             subtitle: subtitle(
-                format_args!("{}; floor: one memcpy and a look at each cache line", self.machine),
+                format_args!("{}; floor: one memcpy and a look at each cache line", self.head.machine),
                 self.rounds,
             ),
             y_label: "CPU seconds a GB".to_owned(),
@@ -169,7 +165,10 @@ impl RxReport {
         Bars {
             title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
             subtitle: subtitle(
-                format_args!("{}; D: calls that dequeue, D+: with a look at each cache line", self.machine),
+                format_args!(
+                    "{}; D: calls that dequeue, D+: with a look at each cache line",
+                    self.head.machine
+                ),
                 self.rounds,
             ),
             y_label: "mapped / copying".to_owned(),
@@ -200,9 +199,9 @@ impl Report for RxReport {
                 HostCpu::Guest => "host program on the guest's CPU",
                 HostCpu::Any => "host program on any CPU",
             },
-            shared_cpu(self.separate_cpus, "driver and back end")
+            self.head.shared_cpu("driver and back end")
         );
-        let mut out = head(&self.machine, &cpus, &self.notes);
+        let mut out = self.head.text(&cpus);
         for ((direction, working_set), cases) in self.sections() {
             out.push('\n');
             out.push_str(&tables::section(direction, working_set, &cases));
@@ -222,7 +221,7 @@ impl Report for RxReport {
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.head.notes
     }
 }
 

@@ -23,13 +23,11 @@ fn report() -> RxReport {
         CellReport::of(case, RxFacts::of(&case, 3, 1 << 20), ways, Vec::new())
     };
     RxReport {
-        machine: Machine::example(),
-        separate_cpus: true,
+        head: ReportHead::example("the machine was busy"),
         megabytes: 1,
         rounds: 3,
         credit: 65_536,
         host_cpu: HostCpu::Backend,
-        notes: vec!["the machine was busy".into()],
         cases: vec![case(Direction::Transmit, 4096), case(Direction::Receive, 5 << 12)],
     }
 }
