@@ -13,10 +13,10 @@ use serde::Serialize;
 use super::case::TxCase;
 use super::lab::TxLab;
 use super::measure::{Softirq, run};
+use super::report::PERCENT;
 use super::report::{PacketTx, TxVariant};
 use super::run::open;
 use super::source::TxSource;
-use super::text::PERCENT;
 use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
 use crate::held::Held;
 

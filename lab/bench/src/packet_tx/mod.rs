@@ -23,7 +23,6 @@ pub mod reference;
 pub mod report;
 pub mod run;
 pub mod source;
-pub mod text;
 pub mod way;
 
 pub use case::SinkKind;

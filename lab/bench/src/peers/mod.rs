@@ -25,7 +25,6 @@ pub mod report;
 mod run;
 mod sides;
 mod tcp;
-mod text;
 mod udp;
 mod vsock;
 
@@ -33,5 +32,5 @@ pub use cell::ComparedPart;
 pub use find::NamedPeer;
 pub use options::PeersOptions;
 pub use report::PeersReport;
+pub(crate) use report::part_text;
 pub use run::run_peers;
-pub(crate) use text::part_text;

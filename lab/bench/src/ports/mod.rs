@@ -38,7 +38,6 @@ pub mod raw;
 pub mod report;
 pub mod run;
 pub mod served;
-mod text;
 pub mod veth;
 pub mod wire;
 

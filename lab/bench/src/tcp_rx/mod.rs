@@ -16,7 +16,6 @@ pub mod link;
 pub mod options;
 pub mod report;
 pub mod run;
-mod text;
 pub mod traffic;
 mod uring_read;
 pub mod way;
