@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::programs::percent;
 use crate::progress::ProgressLine;
 use crate::stats::rotation;
-use crate::wrong::wrong;
+use crate::words::wrong;
 
 /// Numbers of a case that say how much was moved, and not which case it is.
 const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "sends"];

@@ -16,9 +16,8 @@ use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject,
 use crate::held::Held;
 use crate::interleave::Runs;
 use crate::scaling::{Effort, Party};
-use crate::stats::{Summary, rotation};
+use crate::stats::{Summary, TripSample, rotation};
 use crate::table::figure;
-use crate::trips::TripSample;
 
 /// How long the server may take for a request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

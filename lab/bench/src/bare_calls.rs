@@ -21,7 +21,7 @@ use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
 use crate::frame::Frame;
 use crate::guest::{buffer_len, buffers_of_frame, frame_slots, pieces};
-use crate::tap::VNET_HEADER_LEN;
+use crate::netns::VNET_HEADER_LEN;
 use anyhow::Result;
 use rustix::io;
 use zerowire_net::io::MAX_BATCH;

@@ -9,9 +9,8 @@ use serde::Serialize;
 use crate::amount::amount;
 use crate::area::Slots;
 use crate::frame::{LARGEST, LARGEST_PLAIN, SMALLEST};
-use crate::tap::VNET_HEADER_LEN;
-use crate::words::by_words;
-use crate::wrong::wrong;
+use crate::netns::VNET_HEADER_LEN;
+use crate::words::{by_words, wrong};
 
 /// Which way frames go, seen from the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]

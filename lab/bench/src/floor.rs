@@ -20,7 +20,7 @@ use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::interleave::Turn;
-use crate::tap::{Tap, VNET_HEADER_LEN};
+use crate::netns::{Tap, VNET_HEADER_LEN};
 use crate::transfer::TransferSample;
 
 /// The floor on its own tap.

@@ -9,7 +9,7 @@ use zerowire_wire::arp::{self, ArpPacket};
 use zerowire_wire::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use zerowire_wire::{ethernet, ip, ipv4, tcp, udp};
 
-use crate::tap::VNET_HEADER_LEN;
+use crate::netns::VNET_HEADER_LEN;
 
 /// Length of an Ethernet header.
 pub const ETHERNET_LEN: usize = ethernet::HEADER_BYTES;

@@ -63,14 +63,11 @@ pub mod scaling;
 pub mod stats;
 mod sys;
 pub mod table;
-pub mod tap;
 pub mod tcp_rx;
 pub mod transfer;
-pub mod trips;
 pub mod vsock;
 pub mod vsock_rx;
 pub mod words;
-mod wrong;
 
 pub use net::run_net;
 pub use options::NetOptions;

@@ -1,7 +1,6 @@
 //! The machine that was measured, as far as it explains figures.
 
-use std::fmt;
-use std::fs;
+use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::added;
 use crate::backend::BackendKind;
 use crate::case::Case;
 use crate::compare::{NetBench, bases};
@@ -13,14 +12,13 @@ use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
 use crate::experiment::{ReportHead, measured};
 use crate::floor::TapFloor;
-use crate::idle;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
 use crate::ports::served::ServedPort;
-use crate::programs;
 use crate::report::NetReport;
 use crate::scaling::{self, Effort};
-use crate::wrong::wrong;
+use crate::words::wrong;
+use crate::{added, idle, programs};
 
 /// Frame lengths where none is given.
 const SIZES: [usize; 4] = [64, 1500, 9000, 60_000];

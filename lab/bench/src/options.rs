@@ -11,8 +11,7 @@ use crate::case::{Direction, WorkingSet};
 use crate::experiment::Files;
 use crate::ports::PortKind;
 use crate::programs::{NamedProgram, percent};
-use crate::words::defaults;
-use crate::wrong::wrong;
+use crate::words::{defaults, wrong};
 
 /// The most VMs of the scaling table: their taps share a class B network.
 const MOST_VMS: usize = 64;

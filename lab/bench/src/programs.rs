@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
-use crate::wrong::wrong;
+use crate::words::wrong;
 
 /// A program, and how tables name it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
 use crate::guest::{NetGuest, STALL_LIMIT};
 use crate::interleave::interleave;
 use crate::progress::ProgressLine;
-use crate::trips::{TripSample, round_trips};
+use crate::stats::{TripSample, round_trips};
 
 /// Length of the frames for bandwidth.
 const FRAME_LEN: usize = 60_000;

@@ -1,9 +1,13 @@
-//! Medians and ratios of interleaved runs.
+//! Medians and ratios of interleaved runs, and how long round trips take.
 //!
 //! Machines drift: clock rates, neighbours, caches. So variants run one after the other in rounds,
 //! in an order that rotates. Each run is compared with the floor's run of the same round. The
 //! reported ratio is the median of these ratios, never the ratio of two medians.
 
+use std::time::Duration;
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The spread of a list of values.
@@ -58,6 +62,28 @@ pub fn rotation(count: usize, round: usize) -> impl Iterator<Item = usize> {
 /// `part` of `whole` in percent; 0 without a whole.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole * 100.0 }
+}
+
+/// Longer round trips count as this one, in nanoseconds.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// The round trips of one run, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TripSample {
+    /// Half of them are faster.
+    pub p50_us: f64,
+    /// 99 of 100 are faster.
+    pub p99_us: f64,
+}
+
+/// Makes `count` round trips; `trip` takes the number of each, from 0 on.
+pub fn round_trips(count: usize, mut trip: impl FnMut(usize) -> Result<Duration>) -> Result<TripSample> {
+    let mut histogram = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3)?;
+    for number in 0..count {
+        histogram.saturating_record(trip(number)?.as_nanos() as u64);
+    }
+    let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+    Ok(TripSample { p50_us: micros(0.5), p99_us: micros(0.99) })
 }
 
 #[cfg(test)]

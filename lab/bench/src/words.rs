@@ -1,4 +1,5 @@
-//! The words of a choice: tables and messages name it as the command line does.
+//! Words of the command line: tables and messages name a choice as it does, and arguments that can't
+//! be served are refused.
 
 use clap::ValueEnum;
 
@@ -26,3 +27,11 @@ pub(crate) fn defaults<T: clap::Args>() -> T {
     let command = T::augment_args(clap::Command::new("defaults"));
     T::from_arg_matches(&command.get_matches_from(["defaults"])).unwrap_or_else(|error| error.exit())
 }
+
+/// Returns [`WrongArguments`] from the function, as `bail!` returns an error.
+macro_rules! wrong {
+    ($($text:tt)*) => {
+        return Err($crate::WrongArguments(format!($($text)*)).into())
+    };
+}
+pub(crate) use wrong;

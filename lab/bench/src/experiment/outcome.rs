@@ -14,7 +14,7 @@ use crate::chart::Bars;
 use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
-use crate::wrong::wrong;
+use crate::words::wrong;
 
 /// Where a report goes besides the text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Args)]

@@ -12,11 +12,10 @@ use serde::Serialize;
 
 use super::case::TxCase;
 use super::lab::TxLab;
-use super::measure::{Softirq, run};
-use super::report::PERCENT;
-use super::report::{PacketTx, TxVariant};
+use super::report::{PERCENT, PacketTx, TxVariant};
 use super::run::open;
 use super::source::TxSource;
+use super::way::{Softirq, run};
 use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
 use crate::held::Held;
 

@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 use zerowire::ledger::{CopyReason, Counters};
 use zerowire::send::{Notifications, Payload, SendBackend, SendMode, SendOptions, Sender};
 
-use super::case::{BATCH, TxCase};
-use super::column::Column;
+use super::case::{BATCH, Column, TxCase};
 use super::lab::TxLab;
 use super::library_frames;
 use super::source::TxSource;

@@ -9,10 +9,9 @@ use zerowire::xdp::{self, Resident, XdpSender};
 
 use super::bare::{resident_slots, xdp_places};
 use super::case::{BATCH, TxCase};
-use super::frame::{HEAD_LEN, Head};
 use super::lab::{INTERFACE, TxLab};
 use super::library::{PATIENCE, proof_of};
-use super::source::TxSource;
+use super::source::{HEAD_LEN, Head, TxSource};
 use super::way::{Proof, TxWay};
 
 /// A packet socket, `batch` frames a system call.

@@ -9,23 +9,19 @@
 pub mod auto;
 pub mod bare;
 pub mod case;
-pub mod column;
 pub mod cycles;
-pub mod frame;
 pub mod lab;
 pub mod library;
 mod library_frames;
 pub(crate) mod links;
-pub mod measure;
 pub mod options;
-mod receiver;
 pub mod reference;
 pub mod report;
 pub mod run;
 pub mod source;
 pub mod way;
 
+pub use case::Column;
 pub use case::SinkKind;
-pub use column::Column;
 pub use options::{MoreParts, PacketTxOptions};
 pub use run::run_packet_tx;

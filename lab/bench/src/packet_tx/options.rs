@@ -5,12 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use super::case::{PAYLOADS, SinkKind, TxCase};
-use super::column::Column;
+use super::case::{Column, PAYLOADS, SinkKind, TxCase};
 use crate::case::WorkingSet;
 use crate::experiment::Files;
-use crate::words::defaults;
-use crate::wrong::wrong;
+use crate::words::{defaults, wrong};
 
 /// Options of [`super::run_packet_tx`].
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -13,8 +13,7 @@
 
 use serde::Serialize;
 
-use super::case::{PAYLOADS, SinkKind};
-use super::column::Column;
+use super::case::{Column, PAYLOADS, SinkKind};
 
 /// A row, in thousands a second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

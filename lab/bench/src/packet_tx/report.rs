@@ -7,8 +7,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::auto::AutoChoice;
-use super::case::{SinkKind, TxCase};
-use super::column::Column;
+use super::case::{Column, SinkKind, TxCase};
 use super::cycles::CopyShares;
 use super::reference::{self, Row};
 use super::way::{Proof, TxSample};

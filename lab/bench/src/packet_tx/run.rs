@@ -4,17 +4,13 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use super::auto;
-use super::case::TxCase;
-use super::column::Column;
-use super::cycles;
+use super::case::{Column, TxCase};
 use super::lab::TxLab;
-use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
 use super::report::{Caller, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
 use super::source::TxSource;
-use super::way::{Proof, TxWay};
-use super::{bare, library};
+use super::way::{self, Proof, Softirq, TxWay};
+use super::{auto, bare, cycles, library};
 use crate::cpu::Placement;
 use crate::experiment::{CellReport, ReportHead, Tried, measured};
 use crate::interleave::{Turn, interleave};
@@ -118,7 +114,7 @@ fn measure_case(
             None => {
                 let mut way = open(column, kind, case, lab, &source).context("opening failed")?;
                 let warm_up = way.warm_up();
-                let sample = measure::run(way.as_mut(), case, lab, softirq, warm_up)?;
+                let sample = way::run(way.as_mut(), case, lab, softirq, warm_up)?;
                 seat.path = way.path();
                 if turn == Turn::WarmUp && !column.is_exclusive() {
                     seat.way = Some(way);
@@ -127,7 +123,7 @@ fn measure_case(
                 way
             }
         };
-        let sample = measure::run(way.as_mut(), case, lab, softirq, sends)?;
+        let sample = way::run(way.as_mut(), case, lab, softirq, sends)?;
         match column.is_exclusive() {
             true => seat.proof += way.proof(),
             // After a failure above it isn't kept: what is left of it must not send in the middle

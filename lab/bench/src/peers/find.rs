@@ -9,8 +9,7 @@ use clap::ValueEnum;
 
 use super::cell::ComparedPart;
 use crate::experiment::Failure;
-use crate::words::by_words;
-use crate::wrong::wrong;
+use crate::words::{by_words, wrong};
 
 /// A program of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

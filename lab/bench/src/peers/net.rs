@@ -28,7 +28,7 @@ use crate::ports::PortKind;
 use crate::ports::bursts::Arrivals;
 use crate::ports::hold::{Hold, go_first};
 use crate::ports::served::ServedPort;
-use crate::ports::wire::Wire;
+use crate::ports::veth::Wire;
 use crate::programs::NamedProgram;
 use crate::transfer::TransferSample;
 

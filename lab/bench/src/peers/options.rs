@@ -9,8 +9,7 @@ use super::cell::ComparedPart;
 use super::find::{self, NamedPeer};
 use crate::case::WorkingSet;
 use crate::experiment::Files;
-use crate::words::defaults;
-use crate::wrong::wrong;
+use crate::words::{defaults, wrong};
 
 /// Options of [`crate::peers::run_peers`].
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -19,9 +19,9 @@ use crate::experiment::CellReport;
 use crate::held::Held;
 use crate::interleave::Turn;
 use crate::packet_tx::SinkKind;
-use crate::packet_tx::frame::{HEAD_LEN, Head};
 use crate::packet_tx::lab::{INTERFACE, TxLab};
-use crate::packet_tx::measure::Softirq;
+use crate::packet_tx::source::{HEAD_LEN, Head};
+use crate::packet_tx::way::Softirq;
 use crate::progress::ProgressLine;
 use crate::transfer::TransferSample;
 

@@ -7,8 +7,7 @@ use anyhow::{Result, bail};
 
 use super::bursts::{self, Arrivals};
 use super::measured::{KernelTime, measured};
-use super::veth::Veth;
-use super::wire::Wire;
+use super::veth::{Veth, Wire};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::{Placement, on_worker};

@@ -25,8 +25,7 @@ use crate::area::Slots;
 use crate::case::{Case, Direction};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::guest::STALL_LIMIT;
-use crate::netns::NetnsLink;
-use crate::tap::VNET_HEADER_LEN;
+use crate::netns::{NetnsLink, VNET_HEADER_LEN};
 
 /// Bytes of a chunk.
 const CHUNK: u32 = 4096;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::wire::Wire;
+use super::veth::Wire;
 use crate::case::{Case, Direction};
 use crate::generator::{verify_received, verify_sent};
 use crate::netns::Counters;

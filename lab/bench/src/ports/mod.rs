@@ -39,7 +39,6 @@ pub mod report;
 pub mod run;
 pub mod served;
 pub mod veth;
-pub mod wire;
 
 pub use options::PortKind;
 pub use report::PortReport;

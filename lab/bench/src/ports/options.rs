@@ -7,8 +7,7 @@ use crate::case::Case;
 use crate::frame::{ETHERNET_LEN, SMALLEST};
 use crate::options::NetOptions;
 use crate::programs;
-use crate::words::by_words;
-use crate::wrong::wrong;
+use crate::words::{by_words, wrong};
 
 /// The longest frame: the MTU of the veth devices and the Ethernet header, bytes.
 pub const LONGEST: usize = 1500 + ETHERNET_LEN;

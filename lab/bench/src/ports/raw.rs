@@ -17,8 +17,7 @@ use crate::compare::RAW;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::packet_socket;
 use crate::guest::STALL_LIMIT;
-use crate::netns::NetnsLink;
-use crate::tap::VNET_HEADER_LEN;
+use crate::netns::{NetnsLink, VNET_HEADER_LEN};
 
 /// Room for a burst of frames with what the kernel adds to each.
 const RECEIVE_BUFFER: i32 = 16 << 20;

@@ -6,12 +6,13 @@
 //! and which can be given a CPU. For that the queue must be one that is polled: the port has GRO
 //! on, and its peer has no segmentation offloads. With those the kernel would pass by the queue
 //! (drivers/net/veth.c, `veth_skb_is_eligible_for_gro`).
+//!
+//! A [`Wire`] is what a port is on: one end of a pair, or a tap that the back end has made.
 
-use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
@@ -113,4 +114,48 @@ fn serve_by_thread(name: &str) -> Result<u32> {
         }
     }
     bail!("there is no kernel thread {prefix}* in /proc: run outside of a PID namespace (container)")
+}
+
+/// The interface of a port, seen from the host.
+#[derive(Debug)]
+pub enum Wire {
+    /// A pair: the port is on one end, what it receives is sent into the other.
+    Veth(Veth),
+    /// A tap: what the port receives is sent out of it.
+    Tap(NetnsLink),
+}
+
+impl Wire {
+    /// The interface that the port is on.
+    pub fn port(&self) -> &NetnsLink {
+        match self {
+            Self::Veth(veth) => veth.port(),
+            Self::Tap(link) => link,
+        }
+    }
+
+    /// Where frames are sent that the port is to receive, and where those arrive that it sends.
+    pub fn peer(&self) -> &NetnsLink {
+        match self {
+            Self::Veth(veth) => veth.peer(),
+            Self::Tap(link) => link,
+        }
+    }
+
+    /// CPU time so far of the kernel thread that serves the port's receive queue; a tap has none,
+    /// its reader makes the copy.
+    pub fn kernel_time(&self) -> Result<Duration> {
+        match self {
+            Self::Veth(veth) => veth.kernel_time(),
+            Self::Tap(_) => Ok(Duration::ZERO),
+        }
+    }
+
+    /// Frames lost so far.
+    pub fn lost(&self) -> Result<u64> {
+        match self {
+            Self::Veth(veth) => veth.lost(),
+            Self::Tap(link) => Ok(link.counters()?.tx_dropped),
+        }
+    }
 }

@@ -10,7 +10,6 @@
 mod bare;
 pub mod external;
 pub mod iperf3;
-pub(crate) mod iperf3_client;
 mod library;
 pub mod link;
 pub mod options;

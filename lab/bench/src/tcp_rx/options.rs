@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::way::WayName;
 use crate::experiment::Files;
-use crate::words::defaults;
-use crate::wrong::wrong;
+use crate::words::{defaults, wrong};
 
 /// Numbers of connections of the table.
 const CONNECTIONS: [usize; 3] = [1, 16, 256];

@@ -5,10 +5,9 @@
 //! and all other programs. Else the receiving thread's last-level cache misses count, a cache line
 //! each. A virtual machine usually has neither.
 
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::Result;
 

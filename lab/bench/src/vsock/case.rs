@@ -10,7 +10,7 @@ use zerowire_guest::vsock::SocketType;
 use crate::amount::amount;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
-use crate::wrong::wrong;
+use crate::words::wrong;
 
 /// Bytes of a receive buffer of a Linux guest, give or take, header included
 /// (include/linux/virtio_vsock.h, `VIRTIO_VSOCK_DEFAULT_RX_BUF_SIZE`).

@@ -24,8 +24,8 @@ use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject,
 use crate::guest::STALL_LIMIT;
 use crate::interleave::{Turn, interleave};
 use crate::progress::ProgressLine;
+use crate::stats::{TripSample, round_trips};
 use crate::table::bytes;
-use crate::trips::{TripSample, round_trips};
 
 /// Bytes each way.
 const LENS: [usize; 2] = [1, 4096];

@@ -18,7 +18,7 @@ use crate::experiment::floored::{Plan, Variant, compare, first_program};
 use crate::experiment::{ReportHead, measured};
 use crate::netns::on_own_thread;
 use crate::programs;
-use crate::wrong::wrong;
+use crate::words::wrong;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///

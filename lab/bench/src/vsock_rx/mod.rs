@@ -22,7 +22,6 @@ pub mod run;
 pub mod server;
 pub mod tally;
 pub mod variant;
-mod windows;
 
 pub use client::run_client;
 pub use mode::ReceiveMode;

@@ -10,8 +10,7 @@ use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::experiment::Files;
 use crate::vsock::host::HostCpu;
-use crate::words::defaults;
-use crate::wrong::wrong;
+use crate::words::{defaults, wrong};
 
 /// The port of the server where none is named.
 pub const PORT: u32 = 1234;

@@ -16,8 +16,7 @@ use super::options::{RxPlace, ServerOptions};
 use super::output::{ServerOutput, printed};
 use super::tally::process_time;
 use crate::held::Held;
-use crate::vsock::host::port_path;
-use crate::vsock::host::sum_of;
+use crate::vsock::host::{port_path, sum_of};
 
 /// The byte at `at` of what the server sends, again and again from its buffer's start.
 pub fn byte_at(at: usize) -> u8 {

@@ -1,7 +1,7 @@
 use anyhow::{Error, anyhow};
 
 use super::*;
-use crate::trips::TripSample;
+use crate::stats::TripSample;
 use crate::vsock::latency::{Latency, LatencyFacts};
 
 const AT: NumberCell = NumberCell { axis: "len", value: 4096 };

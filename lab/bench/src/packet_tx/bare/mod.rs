@@ -14,8 +14,7 @@ pub use xdp::places as xdp_places;
 
 use anyhow::{Result, bail};
 
-use super::case::TxCase;
-use super::column::Column;
+use super::case::{BATCH, Column, TxCase};
 use super::lab::TxLab;
 use super::source::TxSource;
 use super::way::TxWay;
@@ -35,7 +34,7 @@ pub fn open<'a>(
         Column::Xdp => Box::new(xdp::Xdp::open(case, lab, source)?),
         Column::Udp => Box::new(packet::Send::<true>::open(lab, source)?),
         Column::Zc => Box::new(udp::Lend::open(lab, source, 1)?),
-        Column::ZcBatched => Box::new(udp::Lend::open(lab, source, super::case::BATCH)?),
+        Column::ZcBatched => Box::new(udp::Lend::open(lab, source, BATCH)?),
         Column::SendZc => Box::new(uring::SendZc::open(lab, source, false)?),
         Column::SendZcFixed => Box::new(uring::SendZc::open(lab, source, true)?),
         Column::Auto => bail!("there is no bare loop of auto"),

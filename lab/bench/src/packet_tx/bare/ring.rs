@@ -7,9 +7,8 @@ use anyhow::{Context, Result, bail};
 use zerowire_sys::packet::{self, Geometry, Status, TransmitRing, Version};
 
 use super::super::case::{BATCH, TxCase};
-use super::super::frame::Head;
 use super::super::lab::TxLab;
-use super::super::source::TxSource;
+use super::super::source::{Head, TxSource};
 use super::super::way::{Proof, TxWay};
 use super::packet::socket;
 

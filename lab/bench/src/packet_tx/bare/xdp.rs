@@ -7,9 +7,8 @@ use anyhow::{Context, Result, bail};
 use zerowire_sys::xdp::{Descriptor, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
 use super::super::case::{BATCH, TxCase};
-use super::super::frame::{HEAD_LEN, Head};
 use super::super::lab::{INTERFACE, TxLab, widen};
-use super::super::source::TxSource;
+use super::super::source::{HEAD_LEN, Head, TxSource};
 use super::super::way::{Proof, TxWay};
 
 const CHUNK: usize = 4096;

@@ -38,7 +38,7 @@ use crate::interleave::Turn;
 use crate::netns::{NetnsLink, OtherNamespace};
 use crate::packet_tx::links::add_veth;
 use crate::progress::ProgressLine;
-use crate::tcp_rx::iperf3_client;
+use crate::tcp_rx::iperf3;
 use crate::transfer::TransferSample;
 
 const NEAR_LINK: &str = "zwtcp";
@@ -202,7 +202,7 @@ impl<'a> TcpLab<'a> {
         };
         self.run(command, bytes, |gone| match way {
             TransferWay::Ours => far::write_plain(near, bytes, gone),
-            _ => iperf3_client::send(far::connect(near, gone)?, bytes, CALL),
+            _ => iperf3::send(far::connect(near, gone)?, bytes, CALL),
         })
     }
 

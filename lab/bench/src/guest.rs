@@ -5,8 +5,6 @@
 //! warm the payload for the back end. Receive buffers are posted by count: the benchmark decides
 //! when the back end sees how many. So the back end sleeps while the tap's queue is filled.
 
-mod bursts;
-
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,10 +16,13 @@ use zerowire_guest::{DriverQueue, GuestAddr, GuestMemory, GuestSlice, Transport,
 
 use crate::area::{RECEIVE_BUFFER, Slots};
 use crate::frame::Frame;
-use crate::tap::VNET_HEADER_LEN;
+use crate::netns::VNET_HEADER_LEN;
 
 /// Entries of each queue: what QEMU gives by default.
 pub const QUEUE_SIZE: u16 = 256;
+
+/// Buffers that are given back together.
+const REFILL: usize = QUEUE_SIZE as usize / 8;
 
 /// Memory of the guest beside the buffers: rings.
 const RING_MEMORY: usize = 1 << 20;
@@ -252,6 +253,42 @@ impl NetGuest {
             }
         }
         Ok(watch.elapsed())
+    }
+
+    /// Posts buffers until the ring is full. They must be as many as its entries, so that none is
+    /// posted twice.
+    pub fn fill(&mut self) -> Result<()> {
+        let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
+        if buffers.slots.places() < usize::from(QUEUE_SIZE) {
+            bail!("{} receive buffers for a ring of {QUEUE_SIZE} entries", buffers.slots.places());
+        }
+        while buffers.post(self.rx.ring_mut()) {}
+        publish(&mut self.rx)
+    }
+
+    /// Takes exactly `count` frames of `frame_len` bytes, each in one buffer, and posts a buffer
+    /// for each.
+    pub fn collect(&mut self, count: usize, frame_len: usize) -> Result<()> {
+        let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
+        let mut watch = ChainWatch::new("receive", count);
+        let (mut done, mut posted) = (0, 0);
+        while done < count {
+            let Some(used) = self.rx.ring_mut().reap()? else {
+                watch.spin(done)?;
+                continue;
+            };
+            done += 1;
+            if used.len as usize != frame_len + VNET_HEADER_LEN {
+                bail!("a frame of {} bytes, header included, came where {frame_len} were sent", used.len);
+            }
+            if done - posted == REFILL || done == count {
+                while posted < done && buffers.post(self.rx.ring_mut()) {
+                    posted += 1;
+                }
+                publish(&mut self.rx)?;
+            }
+        }
+        Ok(())
     }
 }
 
