@@ -15,14 +15,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::experiment::{
-    CellReport, Column, Digits, Figure, Files, NumberCell, Report, ReportHead, ReportLine, Subject, Tried,
-    measured, rows,
+    CellReport, Column, Digits, Figure, Files, NumberCell, ProgressLine, Report, ReportHead, ReportLine,
+    Runs, Subject, Tried, measured, rows,
 };
 use crate::held::Held;
-use crate::interleave::Runs;
 use crate::machine::Machine;
 use crate::programs::percent;
-use crate::progress::ProgressLine;
 use crate::stats::rotation;
 use crate::words::wrong;
 

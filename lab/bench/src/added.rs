@@ -12,9 +12,8 @@ use serde::Serialize;
 
 use crate::backend::BackendKind;
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
+use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Runs, Subject, part_cell, titled};
 use crate::held::Held;
-use crate::interleave::Runs;
 use crate::scaling::{Effort, Party};
 use crate::stats::{Summary, TripSample, rotation};
 use crate::table::figure;

@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use crate::bare_calls::BARE_CALLS;
 use crate::case::Case;
-use crate::experiment::floored::{Amounts, Floored, Ledger, LedgerFacts, Plan, first_program, zero_copied};
-use crate::experiment::{Base, CellReport, Figure, ReportLine, Subject};
+use crate::experiment::{
+    Amounts, Base, CellReport, Figure, Floored, Ledger, LedgerFacts, Plan, ReportLine, Subject,
+    first_program, zero_copied,
+};
 use crate::programs::NamedProgram;
 use crate::transfer::TransferSample;
 

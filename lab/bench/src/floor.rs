@@ -16,10 +16,9 @@ use crate::bare_calls::{BARE_CALLS, Calls};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::{Placement, QUIET, on_worker};
-use crate::experiment::floored::Variant;
+use crate::experiment::{Turn, Variant};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
-use crate::interleave::Turn;
 use crate::netns::{Tap, VNET_HEADER_LEN};
 use crate::transfer::TransferSample;
 

@@ -17,11 +17,12 @@ use serde::Serialize;
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
-use crate::experiment::{Base, CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
+use crate::experiment::{
+    Base, CellReport, Column, Digits, Figure, NumberCell, ProgressLine, Subject, interleave, part_cell,
+    titled,
+};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
 use crate::guest::{NetGuest, STALL_LIMIT};
-use crate::interleave::interleave;
-use crate::progress::ProgressLine;
 use crate::stats::{TripSample, round_trips};
 
 /// Length of the frames for bandwidth.
@@ -263,7 +264,7 @@ pub fn text(cells: &[CellReport<Scaling>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::Runs;
+    use crate::experiment::Runs;
 
     #[test]
     fn ratios_are_to_the_copying_path() {

@@ -4,8 +4,7 @@ use anyhow::{Result, bail};
 
 use super::*;
 use crate::case::{Direction, WorkingSet};
-use crate::experiment::floored::{Variant, beyond_gate, compare};
-use crate::interleave::Turn;
+use crate::experiment::{Turn, Variant, beyond_gate, compare};
 
 /// A variant that costs a fixed time a frame, times the number of its run.
 struct Fixed {

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
-use super::{Base, CellReport, ReportLine, Subject, Tried};
-use crate::interleave::{Turn, interleave};
+use super::{Base, CellReport, ProgressLine, ReportLine, Subject, Tried, Turn, interleave};
 use crate::programs::{NamedProgram, before};
-use crate::progress::ProgressLine;
 
 /// What a back end counted: its ledger of one direction, inner objects flattened.
 pub type Ledger = BTreeMap<String, u64>;

@@ -4,7 +4,7 @@
 //! A [`Subject`] says what is compared: its cells (a value of each axis), its variants, what one
 //! run yields, and its [`Figure`]s. The rest is the same for all experiments:
 //!
-//! 1. [`interleave`](crate::interleave::interleave) runs the variants of a cell in turns.
+//! 1. [`interleave`](fn@interleave) runs the variants of a cell in turns.
 //! 2. [`CellReport::of`] makes the figures. A variant that failed has none, and nothing is compared
 //!    with it.
 //! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON, with
@@ -19,18 +19,26 @@
 //! lines.
 
 mod figure;
-pub mod floored;
+mod floored;
+mod interleave;
 mod outcome;
 mod part;
+mod progress;
 mod report;
 mod show;
 mod taken;
 
 pub use figure::{Figure, Number, Of};
+pub(crate) use floored::first_program;
+pub use floored::{
+    Amounts, Floored, Ledger, LedgerFacts, Plan, Variant, beyond_gate, compare, since, zero_copied,
+};
+pub use interleave::{Runs, Turn, interleave};
 pub use outcome::{
     Files, Report, ReportHead, charts_into, check_places, failures, failures_in, measured, write_json,
 };
 pub use part::{NumberCell, flat, part_cell, titled};
+pub use progress::ProgressLine;
 pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
     CellText, Column, Digits, LeftOut, Show, bars, failed, grid, rows, sections, series, subtitle, variants,

@@ -7,8 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::report::members;
-use super::{Base, CellReport, Column, ReportLine, Subject, Tried, rows};
-use crate::interleave::Runs;
+use super::{Base, CellReport, Column, ReportLine, Runs, Subject, Tried, rows};
 
 /// A cell of one axis, whose values are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,7 @@ use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::{Number, Subject};
-use crate::interleave::Runs;
+use super::{Number, Runs, Subject};
 
 /// A variant that failed, or is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

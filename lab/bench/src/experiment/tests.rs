@@ -5,10 +5,8 @@ use std::fmt;
 use anyhow::{Result, anyhow};
 use serde_json::json;
 
-use super::*;
+use super::{ProgressLine, Runs, interleave, *};
 use crate::chart::{Bars, Better};
-use crate::interleave::{Runs, interleave};
-use crate::progress::ProgressLine;
 
 /// Loaves of bread, baked by several ovens.
 #[derive(Debug, Clone)]

@@ -15,9 +15,7 @@ use super::library::{Choice, Handover, Sockets};
 use super::report::PERCENT;
 use super::source::TxSource;
 use super::way::{Proof, Softirq, TxWay, run};
-use crate::experiment::{CellReport, Column, Digits, Figure, Subject, Tried, rows};
-use crate::interleave::Runs;
-use crate::progress::ProgressLine;
+use crate::experiment::{CellReport, Column, Digits, Figure, ProgressLine, Runs, Subject, Tried, rows};
 use crate::stats::rotation;
 
 /// Sends of a chunk.

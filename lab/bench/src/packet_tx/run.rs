@@ -12,11 +12,9 @@ use super::source::TxSource;
 use super::way::{self, Proof, Softirq, TxWay};
 use super::{auto, bare, cycles, library};
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, ReportHead, Tried, measured};
-use crate::interleave::{Turn, interleave};
+use crate::experiment::{CellReport, ProgressLine, ReportHead, Tried, Turn, interleave, measured};
 use crate::netns::in_new_namespace;
 use crate::peers::{PeersOptions, replay};
-use crate::progress::ProgressLine;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///

@@ -15,14 +15,12 @@ use super::find::PeerProgram;
 use super::options::PeersOptions;
 use super::sides::{MissingPeers, PeerSide, compare};
 use crate::cpu::Placement;
-use crate::experiment::CellReport;
+use crate::experiment::{CellReport, ProgressLine, Turn};
 use crate::held::Held;
-use crate::interleave::Turn;
 use crate::packet_tx::SinkKind;
 use crate::packet_tx::lab::{INTERFACE, TxLab};
 use crate::packet_tx::source::{HEAD_LEN, Head};
 use crate::packet_tx::way::Softirq;
-use crate::progress::ProgressLine;
 use crate::transfer::TransferSample;
 
 /// Frame lengths in bytes, Ethernet header included.

@@ -7,10 +7,9 @@ use anyhow::{Result, anyhow};
 use super::cell::{OURS, PeerCell, Peers};
 use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use crate::experiment::floored::{Floored, Plan, Variant};
-use crate::experiment::{Base, CellReport, Failure, Tried};
-use crate::interleave::{Turn, interleave};
-use crate::progress::ProgressLine;
+use crate::experiment::{
+    Base, CellReport, Failure, Floored, Plan, ProgressLine, Tried, Turn, Variant, interleave,
+};
 use crate::transfer::TransferSample;
 
 /// One of the programs: its name, and what it does in a turn.

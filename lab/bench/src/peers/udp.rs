@@ -25,12 +25,10 @@ use super::sides::{MissingPeers, PeerSide, compare};
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction, WorkingSet};
 use crate::cpu::Placement;
-use crate::experiment::CellReport;
+use crate::experiment::{CellReport, ProgressLine, Turn};
 use crate::frame::{Frame, GUEST_MAC, SOURCE_IP, TARGET_IP};
 use crate::guest::NetGuest;
-use crate::interleave::Turn;
 use crate::netns::NetnsLink;
-use crate::progress::ProgressLine;
 use crate::transfer::TransferSample;
 
 /// Lengths of frames, Ethernet header included.

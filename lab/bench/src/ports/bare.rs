@@ -11,10 +11,9 @@ use super::veth::{Veth, Wire};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::{Placement, on_worker};
-use crate::experiment::floored::{Ledger, Variant};
+use crate::experiment::{Ledger, Turn, Variant};
 use crate::frame::{Frame, GUEST_MAC};
 use crate::generator::Generator;
-use crate::interleave::Turn;
 use crate::netns::NetnsLink;
 use crate::transfer::TransferSample;
 

@@ -14,11 +14,10 @@ use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::Placement;
-use crate::experiment::floored::{Ledger, Variant, since};
+use crate::experiment::{Ledger, Turn, Variant, since};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::NetGuest;
-use crate::interleave::Turn;
 use crate::programs::NamedProgram;
 use crate::transfer::TransferSample;
 

@@ -11,9 +11,7 @@ use super::report::{Connections, MemoryTraffic, TcpRx, TcpSample};
 use super::run::{sample, traffic, tried};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
-use crate::experiment::{CellReport, Failure};
-use crate::interleave::interleave;
-use crate::progress::ProgressLine;
+use crate::experiment::{CellReport, Failure, ProgressLine, interleave};
 
 /// The port to listen at where none is named: iperf3's.
 const PORT: u16 = 5201;

@@ -12,10 +12,8 @@ use super::report::{Connections, MemoryTraffic, TcpFacts, TcpRx, TcpRxReport, Tc
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
-use crate::experiment::{CellReport, Failure, ReportHead, Tried, measured};
-use crate::interleave::{Runs, interleave};
+use crate::experiment::{CellReport, Failure, ProgressLine, ReportHead, Runs, Tried, interleave, measured};
 use crate::netns::{NetnsLink, in_new_namespace};
-use crate::progress::ProgressLine;
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options
 /// say.

@@ -4,8 +4,7 @@ use serde::Serialize;
 
 use super::case::{SocketKind, VsockCase};
 use super::variant::VsockSample;
-use crate::experiment::floored::{Amounts, Floored, Ledger, Plan};
-use crate::experiment::{CellReport, Figure, Subject};
+use crate::experiment::{Amounts, CellReport, Figure, Floored, Ledger, Plan, Subject};
 
 /// The comparison.
 #[derive(Debug, Clone)]

@@ -20,10 +20,11 @@ use crate::amount::amount;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
-use crate::experiment::{Base, CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
+use crate::experiment::{
+    Base, CellReport, Column, Digits, Figure, NumberCell, ProgressLine, Subject, interleave, part_cell,
+    titled,
+};
 use crate::guest::STALL_LIMIT;
-use crate::interleave::interleave;
-use crate::progress::ProgressLine;
 use crate::table::bytes;
 
 /// Packets of one connection before the next one's turn.

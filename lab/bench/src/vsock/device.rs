@@ -16,9 +16,8 @@ use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::Direction;
 use crate::cpu::Placement;
-use crate::experiment::floored::{Ledger, Variant, since};
+use crate::experiment::{Ledger, Turn, Variant, since};
 use crate::guest::STALL_LIMIT;
-use crate::interleave::Turn;
 use crate::programs::NamedProgram;
 
 /// How long a back end may take to go to sleep after its work.

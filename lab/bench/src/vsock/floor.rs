@@ -23,8 +23,7 @@ use super::variant::VsockSample;
 use crate::area::Area;
 use crate::case::Direction;
 use crate::cpu::Placement;
-use crate::experiment::floored::Variant;
-use crate::interleave::Turn;
+use crate::experiment::{Turn, Variant};
 
 /// A pair of unix sockets.
 #[derive(Debug)]

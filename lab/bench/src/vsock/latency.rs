@@ -20,10 +20,11 @@ use super::guest::{Setup, VsockGuest};
 use super::host;
 use crate::backend::BackendProcess;
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
+use crate::experiment::{
+    CellReport, Column, Digits, Figure, NumberCell, ProgressLine, Subject, Turn, interleave, part_cell,
+    titled,
+};
 use crate::guest::STALL_LIMIT;
-use crate::interleave::{Turn, interleave};
-use crate::progress::ProgressLine;
 use crate::stats::{TripSample, round_trips};
 use crate::table::bytes;
 

@@ -12,10 +12,9 @@ use super::latency::{self, Latency};
 use super::sibling::{self, Siblings};
 use crate::case::Direction;
 use crate::chart::{Bars, Better};
-use crate::experiment::floored::zero_copied;
 use crate::experiment::{
     CellReport, Column, Digits, Report, ReportHead, ReportLine, bars, failed, failures, flat, rows, subtitle,
-    variants,
+    variants, zero_copied,
 };
 use crate::table::bytes;
 

@@ -19,10 +19,11 @@ use crate::area::Area;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, on_worker};
-use crate::experiment::{Base, CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
+use crate::experiment::{
+    Base, CellReport, Column, Digits, Figure, NumberCell, ProgressLine, Subject, Turn, interleave, part_cell,
+    titled,
+};
 use crate::guest::STALL_LIMIT;
-use crate::interleave::{Turn, interleave};
-use crate::progress::ProgressLine;
 use crate::table::bytes;
 
 /// The comparison of ways from guest to guest.

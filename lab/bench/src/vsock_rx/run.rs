@@ -13,9 +13,7 @@ use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, ReportHead, Tried, measured};
-use crate::interleave::{Turn, interleave};
-use crate::progress::ProgressLine;
+use crate::experiment::{CellReport, ProgressLine, ReportHead, Tried, Turn, interleave, measured};
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;

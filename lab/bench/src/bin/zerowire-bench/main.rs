@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use zerowire_bench::ab::{AbOptions, run_ab};
 use zerowire_bench::amount;
-use zerowire_bench::experiment::floored::beyond_gate;
+use zerowire_bench::experiment::beyond_gate;
 use zerowire_bench::packet_tx::{PacketTxOptions, run_packet_tx};
 use zerowire_bench::peers::find::in_path;
 use zerowire_bench::peers::{PeersOptions, run_peers};

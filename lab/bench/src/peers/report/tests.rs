@@ -1,7 +1,6 @@
 use super::*;
 use crate::case::{Case, Direction, WorkingSet};
-use crate::experiment::{Base, Failure, Tried};
-use crate::interleave::Runs;
+use crate::experiment::{Base, Failure, Runs, Tried};
 use crate::transfer::TransferSample;
 
 /// Runs of a program, with these nanoseconds of CPU and wall time.

@@ -33,11 +33,11 @@ use crate::amount::amount;
 use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
+use crate::experiment::ProgressLine;
+use crate::experiment::Turn;
 use crate::held::Held;
-use crate::interleave::Turn;
 use crate::netns::{NetnsLink, OtherNamespace};
 use crate::packet_tx::links::add_veth;
-use crate::progress::ProgressLine;
 use crate::tcp_rx::iperf3;
 use crate::transfer::TransferSample;
 

@@ -1,6 +1,5 @@
 use super::*;
-use crate::experiment::Tried;
-use crate::interleave::Runs;
+use crate::experiment::{Runs, Tried};
 
 fn sample(cpu_seconds: f64) -> TcpSample {
     let tally = Tally {

@@ -4,8 +4,7 @@ use anyhow::Result;
 
 use super::*;
 use crate::case::{Direction, WorkingSet};
-use crate::experiment::floored::{Variant, compare};
-use crate::interleave::Turn;
+use crate::experiment::{Turn, Variant, compare};
 
 /// A variant that costs a fixed time a byte, times the number of its run.
 struct Fixed {

@@ -1,8 +1,7 @@
 use anyhow::anyhow;
 
 use super::*;
-use crate::experiment::Tried;
-use crate::interleave::Runs;
+use crate::experiment::{Runs, Tried};
 
 fn tried(way: RxWay, cost: f64) -> Tried<VsockRx> {
     let runs = Runs { samples: samples(cost), failed: None };

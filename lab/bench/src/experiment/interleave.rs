@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use anyhow::{Context, Error, Result};
 
-use crate::progress::ProgressLine;
+use super::ProgressLine;
 use crate::stats::rotation;
 
 /// Which run of a variant it is.
