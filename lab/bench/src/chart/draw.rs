@@ -1,6 +1,6 @@
 //! Draws charts, by plotters.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -38,8 +38,7 @@ pub fn svg(bars: &Bars) -> Result<String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        // The backend's error borrows the drawing: its text is what is kept.
-        bars.draw(&root).map_err(|error| anyhow!("can't draw: {error}"))?;
+        bars.draw(&root).map_err(|error| anyhow!("can't draw: {error:#}"))?;
     }
     Ok(text)
 }
@@ -61,14 +60,13 @@ impl Bars {
         if highest > 0.0 { highest * 1.3 } else { 1.0 }
     }
 
-    fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error + '_>> {
-        let fail = |error| -> Box<dyn std::error::Error> { format!("{error}").into() };
-        root.fill(&WHITE).map_err(|e| e.to_string())?;
+    fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
+        root.fill(&WHITE)?;
         let text = |size: i32| ("sans-serif", size).into_font();
         let centred = |size: i32| TextStyle::from(text(size)).pos(Pos::new(HPos::Center, VPos::Top));
         let middle = SIZE.0 as i32 / 2;
         for (line, y, size) in [(&self.title, 10, 20), (&self.subtitle, 36, 12)] {
-            root.draw(&Text::new(line.clone(), (middle, y), centred(size))).map_err(|e| e.to_string())?;
+            root.draw(&Text::new(line.clone(), (middle, y), centred(size)))?;
         }
         let count = self.groups.len().max(1);
         let mut chart = ChartBuilder::on(root)
@@ -76,8 +74,7 @@ impl Bars {
             .margin_top(58)
             .x_label_area_size(50)
             .y_label_area_size(70)
-            .build_cartesian_2d(0f64..count as f64, 0f64..self.highest())
-            .map_err(|e| e.to_string())?;
+            .build_cartesian_2d(0f64..count as f64, 0f64..self.highest())?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -87,14 +84,11 @@ impl Bars {
             .x_desc(self.x_label.as_str())
             .axis_desc_style(text(14))
             .label_style(text(12))
-            .draw()
-            .map_err(|e| e.to_string())?;
+            .draw()?;
         self.draw_bars(&mut chart)?;
         if let Some(value) = self.reference {
             let line = vec![(0.0, value), (count as f64, value)];
-            chart
-                .draw_series(std::iter::once(PathElement::new(line, BLACK.stroke_width(1))))
-                .map_err(|e| e.to_string())?;
+            chart.draw_series(std::iter::once(PathElement::new(line, BLACK.stroke_width(1))))?;
         }
         chart
             .configure_series_labels()
@@ -102,23 +96,21 @@ impl Bars {
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.4))
             .label_font(text(12))
-            .draw()
-            .map_err(|e| e.to_string())?;
+            .draw()?;
         for (group, name) in self.groups.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
-            root.draw(&Text::new(name.clone(), (x, y + 8), centred(12))).map_err(|e| e.to_string())?;
+            root.draw(&Text::new(name.clone(), (x, y + 8), centred(12)))?;
         }
-        root.present().map_err(fail)?;
-        Ok(())
+        Ok(root.present()?)
     }
 
-    fn draw_bars(&self, chart: &mut Plane<'_, '_>) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_bars(&self, chart: &mut Plane<'_, '_>) -> Result<()> {
         let width = 0.8 / self.series.len().max(1) as f64;
         // Grey is the floor's in every chart.
         let first = usize::from(self.series.first().is_some_and(|series| series.name != "floor"));
         let (asked, most) = (first + self.series.len(), COLOURS.len());
         if asked > most {
-            return Err(format!("{asked} series: a chart has colours for {most}; choose fewer").into());
+            bail!("{asked} series: a chart has colours for {most}; choose fewer");
         }
         for (index, (series, colour)) in self.series.iter().zip(&COLOURS[first..]).enumerate() {
             let left = |group: usize| group as f64 + 0.1 + index as f64 * width;
@@ -132,16 +124,13 @@ impl Bars {
             chart
                 .draw_series(present().map(|(x, value)| {
                     Rectangle::new([(x, 0.0), (x + width * 0.92, value.median)], colour.filled())
-                }))
-                .map_err(|e| e.to_string())?
+                }))?
                 .label(series.name.clone())
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
-            chart
-                .draw_series(present().map(|(x, value)| {
-                    let at = x + width * 0.46;
-                    PathElement::new(vec![(at, value.q1), (at, value.q3)], BLACK.stroke_width(1))
-                }))
-                .map_err(|e| e.to_string())?;
+            chart.draw_series(present().map(|(x, value)| {
+                let at = x + width * 0.46;
+                PathElement::new(vec![(at, value.q1), (at, value.q3)], BLACK.stroke_width(1))
+            }))?;
         }
         Ok(())
     }
