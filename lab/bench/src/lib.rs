@@ -51,7 +51,6 @@ pub mod measurements;
 pub mod net;
 pub mod netns;
 pub mod options;
-pub mod others;
 pub mod packet_tx;
 pub mod peers;
 pub mod ports;

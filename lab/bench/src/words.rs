@@ -28,7 +28,7 @@ pub(crate) fn defaults<T: clap::Args>() -> T {
     T::from_arg_matches(&command.get_matches_from(["defaults"])).unwrap_or_else(|error| error.exit())
 }
 
-/// Returns [`WrongArguments`] from the function, as `bail!` returns an error.
+/// Returns [`crate::WrongArguments`] from the function, as `bail!` returns an error.
 macro_rules! wrong {
     ($($text:tt)*) => {
         return Err($crate::WrongArguments(format!($($text)*)).into())

@@ -26,7 +26,6 @@ mod part;
 mod progress;
 mod report;
 mod show;
-mod taken;
 
 pub use figure::{Figure, Number, Of};
 pub(crate) use floored::first_program;
@@ -34,6 +33,7 @@ pub use floored::{
     Amounts, Floored, Ledger, LedgerFacts, Plan, Variant, beyond_gate, compare, since, zero_copied,
 };
 pub use interleave::{Runs, Turn, interleave};
+pub use outcome::RunTaken;
 pub use outcome::{
     Files, Report, ReportHead, charts_into, check_places, failures, failures_in, measured, write_json,
 };
@@ -43,7 +43,6 @@ pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
     CellText, Column, Digits, LeftOut, Show, bars, failed, grid, rows, sections, series, subtitle, variants,
 };
-pub use taken::RunTaken;
 
 use std::fmt::{Debug, Display};
 

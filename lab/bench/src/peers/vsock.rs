@@ -17,11 +17,10 @@ use crate::experiment::{CellReport, Variant};
 use crate::transfer::TransferSample;
 use crate::vsock::SocketKind;
 use crate::vsock::case::{RX_BUFFER, VsockCase};
-use crate::vsock::compare::VsockBench;
+use crate::vsock::compare::{VsockBench, VsockSample};
 use crate::vsock::device::{DeviceKind, DeviceVariant};
 use crate::vsock::floor::SocketFloor;
 use crate::vsock::host::HostCpu;
-use crate::vsock::variant::VsockSample;
 
 /// Credit of a connection, of both.
 const CREDIT: u32 = 256 << 10;

@@ -1,5 +1,5 @@
 //! Both sides of an iperf3 test in which the client sends TCP. The server speaks as much of the
-//! protocol as `iperf3 -c HOST -p PORT`, with -P, -t, -n, -l, needs; the client, [`send`], has one
+//! protocol as `iperf3 -c HOST -p PORT`, with -P, -t, -n, -l, needs; the client, `send`, has one
 //! stream.
 //!
 //! ```text

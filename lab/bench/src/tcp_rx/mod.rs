@@ -4,14 +4,13 @@
 //! io_uring reads, and the back ends of the library. Numbers of connections are the rows.
 //!
 //! The bytes come from a thread of this process over the loopback interface of a network namespace
-//! of its own ([`link`]). Or they come from an iperf3 client elsewhere ([`iperf3`], [`external`]),
+//! of its own ([`run`]). Or they come from an iperf3 client elsewhere ([`iperf3`], [`external`]),
 //! which is the only way to reach a NIC's queue. CPU time is that of the receiving thread.
 
 mod bare;
 pub mod external;
 pub mod iperf3;
 mod library;
-pub mod link;
 pub mod options;
 pub mod report;
 pub mod run;

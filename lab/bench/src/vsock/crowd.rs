@@ -12,10 +12,10 @@ use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
 
 use super::case::{SocketKind, WRITE_LEN};
+use super::compare::VsockSample;
 use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::{self, HostCpu};
-use super::variant::VsockSample;
 use crate::amount::amount;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;

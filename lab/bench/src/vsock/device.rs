@@ -9,10 +9,9 @@ use anyhow::{Context, Result, bail};
 use zerowire_guest::vsock::{ConnId, HOST_CID};
 
 use super::case::{SocketKind, VsockCase};
-use super::compare::VsockBench;
+use super::compare::{VsockBench, VsockSample};
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
-use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::Direction;
 use crate::cpu::Placement;

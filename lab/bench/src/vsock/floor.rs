@@ -17,9 +17,8 @@ use anyhow::{Result, anyhow, bail};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::case::VsockCase;
-use super::compare::VsockBench;
+use super::compare::{VsockBench, VsockSample};
 use super::host::{self, HostCpu, Walk};
-use super::variant::VsockSample;
 use crate::area::Area;
 use crate::case::Direction;
 use crate::cpu::Placement;

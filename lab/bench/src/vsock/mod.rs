@@ -21,7 +21,6 @@ pub mod options;
 pub mod report;
 pub mod run;
 pub mod sibling;
-pub mod variant;
 pub mod weapons;
 
 pub use case::SocketKind;

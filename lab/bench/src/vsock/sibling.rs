@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use zerowire_guest::vsock::{ConnId, HEADER_LEN, SocketType};
 
 use super::case::{CREDIT, QUEUE_SIZE, RX_BUFFER, WRITE_LEN};
+use super::compare::VsockSample;
 use super::device::{PORT, SETTLE_LIMIT};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::Walk;
-use super::variant::VsockSample;
 use crate::amount::amount;
 use crate::area::Area;
 use crate::backend::BackendProcess;

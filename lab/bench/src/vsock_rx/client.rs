@@ -7,8 +7,7 @@ use zerowire::recv::vsock::{Dequeued, MappedConnection, MappedKind, Payload, Win
 use zerowire_cli::af_vsock;
 use zerowire_wire::mapped::POLL_NOTHING;
 
-use super::mode::ReceiveMode;
-use super::options::{ClientOptions, RxPlace};
+use super::options::{ClientOptions, ReceiveMode, RxPlace};
 use super::output::ClientOutput;
 use super::tally::Tally;
 use super::{connection, guest_receive};

@@ -8,8 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::mode::ReceiveMode;
-use super::options::ClientOptions;
+use super::options::{ClientOptions, ReceiveMode};
 use super::output::ClientOutput;
 use super::tally::Tally;
 

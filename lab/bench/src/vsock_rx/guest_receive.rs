@@ -14,8 +14,7 @@ use zerowire_guest::vsock::{
     VsockStack,
 };
 
-use super::mode::ReceiveMode;
-use super::options::ClientOptions;
+use super::options::{ClientOptions, ReceiveMode};
 use super::output::ClientOutput;
 use super::tally::{Clock, Tally, process_time};
 use crate::guest::STALL_LIMIT;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::mode::ReceiveMode;
+use super::options::ReceiveMode;
 
 /// What the server did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

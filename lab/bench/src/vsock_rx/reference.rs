@@ -15,7 +15,7 @@
 
 use serde::Serialize;
 
-use super::mode::ReceiveMode;
+use super::options::ReceiveMode;
 use crate::case::Direction;
 
 /// Bytes of a dequeue, column by column.

@@ -7,8 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::experiment::Experiment;
 use super::floor::RxFloor;
-use super::mode::ReceiveMode;
-use super::options::{TableOptions, windows_for};
+use super::options::{ReceiveMode, TableOptions, windows_for};
 use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxWay};
 use crate::case::Direction;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::vsock::StreamSum;
 
-use super::mode::ReceiveMode;
-use super::options::ClientOptions;
+use super::options::{ClientOptions, ReceiveMode};
 use super::output::{ClientOutput, printed};
 use crate::cpu::ProcessClock;
 

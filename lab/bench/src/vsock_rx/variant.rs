@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::guest_receive::rx_buffer_for;
-use super::mode::ReceiveMode;
+use super::options::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
 use crate::vsock::case::QUEUE_SIZE;

@@ -85,3 +85,13 @@ fn messages_have_a_rate_and_calls_of_their_own() {
     let messages = reports[0].at.warm_up_bytes() / 4096 + 3 * reports[0].facts.bytes / 4096;
     assert!((other.facts.system_calls_per_message.unwrap() - 7.0 / messages as f64).abs() < 1e-12);
 }
+
+#[test]
+fn rates_follow_from_the_counts() {
+    let time = Duration::from_millis;
+    let sample = VsockSample::new(time(50), time(20), time(100), 100_000_000);
+    assert!((sample.cpu_per_gb() - 0.5).abs() < 1e-9);
+    assert!((sample.host_cpu_per_gb() - 0.2).abs() < 1e-9);
+    assert!((sample.megabytes_per_second() - 1000.0).abs() < 1e-9);
+    assert!(VsockSample::default().cpu_per_gb().is_finite());
+}

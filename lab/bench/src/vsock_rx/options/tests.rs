@@ -60,3 +60,12 @@ fn impossible_options_are_named() {
     assert!(refused(nothing).contains("take y"));
     TableOptions { modes: vec![ReceiveMode::Direct], ..table }.verify().unwrap();
 }
+
+#[test]
+fn letters_and_words_name_the_same_modes() {
+    for mode in ReceiveMode::value_variants() {
+        for name in [mode.letter(), mode.to_string()] {
+            assert_eq!(ReceiveMode::from_str(&name, false), Ok(*mode));
+        }
+    }
+}

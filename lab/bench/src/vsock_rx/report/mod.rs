@@ -4,7 +4,7 @@ mod tables;
 
 use serde::Serialize;
 
-use super::mode::ReceiveMode;
+use super::options::ReceiveMode;
 use super::reference::{self, Cell};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
