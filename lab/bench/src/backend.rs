@@ -263,12 +263,8 @@ impl BackendProcess {
             return Ok(BTreeMap::new());
         }
         let statistics = self.statistics()?;
-        let name = match direction {
-            Direction::Transmit => "transmit",
-            Direction::Receive => "receive",
-        };
         let mut ledger = BTreeMap::new();
-        flatten(&statistics["vms"][0][name], "", &mut ledger);
+        flatten(&statistics["vms"][0][direction.to_string()], "", &mut ledger);
         Ok(ledger)
     }
 

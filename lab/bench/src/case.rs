@@ -35,6 +35,19 @@ impl Direction {
             Self::Receive => "rx",
         }
     }
+
+    /// From whom to whom, where both are named.
+    pub fn from_to(self) -> &'static str {
+        match self {
+            Self::Transmit => "guest to host",
+            Self::Receive => "host to guest",
+        }
+    }
+
+    /// The same with an arrow.
+    pub fn arrow(self) -> String {
+        self.from_to().replace(" to ", " -> ")
+    }
 }
 
 impl fmt::Display for Direction {

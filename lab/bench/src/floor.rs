@@ -79,7 +79,7 @@ impl TapBuffers {
 impl TapFloor {
     /// Creates the tap `name` in the namespace of the calling thread.
     pub fn new(name: &str, placement: Placement) -> Result<Self> {
-        Ok(Self { name: "floor", tap: Tap::create(name, false)?, placement, fragment_len: None, ready: None })
+        Ok(Self { name: "floor", tap: Tap::create(name)?, placement, fragment_len: None, ready: None })
     }
 
     /// Under another name, where it is one of several floors.

@@ -44,6 +44,7 @@ pub const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x5a, 0x57, 0x01];
 /// A frame with its virtio-net header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
+    /// The virtio-net header (virtio 1.3 §5.1.6, num_buffers 0).
     header: [u8; VNET_HEADER_LEN],
     bytes: Vec<u8>,
 }
@@ -86,11 +87,6 @@ impl Frame {
     /// Any frame in one piece, with a virtio-net header of zeroes.
     pub fn plain(bytes: Vec<u8>) -> Self {
         Self { header: [0; VNET_HEADER_LEN], bytes }
-    }
-
-    /// The virtio-net header (12 bytes, virtio 1.3 §5.1.6, num_buffers 0).
-    pub fn header(&self) -> &[u8; VNET_HEADER_LEN] {
-        &self.header
     }
 
     /// The header without num_buffers (10 bytes), as `PACKET_VNET_HDR` takes it.

@@ -234,13 +234,10 @@ pub struct Tap {
 impl Tap {
     /// Creates the tap `name` in the namespace of the calling thread, sets it up and
     /// attaches one queue to it, which does not block.
-    ///
-    /// `multi_queue` makes the interface accept more queues (`IFF_MULTI_QUEUE`).
-    pub fn create(name: &str, multi_queue: bool) -> Result<Self> {
+    pub fn create(name: &str) -> Result<Self> {
         let fd = tap::open()
             .context("can't open /dev/net/tun: load the module tun, or give access to the device")?;
-        let queues = if multi_queue { tap::IFF_MULTI_QUEUE } else { 0 };
-        tap::set_interface(&fd, name, tap::IFF_TAP | tap::IFF_NO_PI | tap::IFF_VNET_HDR | queues)
+        tap::set_interface(&fd, name, tap::IFF_TAP | tap::IFF_NO_PI | tap::IFF_VNET_HDR)
             .with_context(|| format!("can't create tap {name}: CAP_NET_ADMIN is needed"))?;
         tap::set_header_len(&fd, VNET_HEADER_LEN)?;
         tap::set_offloads(&fd, OFFLOADS)

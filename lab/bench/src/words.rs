@@ -35,3 +35,11 @@ macro_rules! wrong {
     };
 }
 pub(crate) use wrong;
+
+/// Refuses a measurement without rounds.
+pub(crate) fn some_rounds(rounds: usize) -> anyhow::Result<()> {
+    if rounds == 0 {
+        wrong!("0 rounds: give at least 1");
+    }
+    Ok(())
+}

@@ -51,7 +51,7 @@ fn ipv4_and_udp_checksums_verify_at_odd_and_even_lengths() {
 #[test]
 fn completing_the_partial_tcp_checksum_makes_it_verify() {
     let frame = Frame::build(60_000, HOST, GUEST_MAC).unwrap();
-    let header = frame.header();
+    let header = &frame.header;
     let start = u16::from_le_bytes([header[6], header[7]]) as usize;
     let offset = u16::from_le_bytes([header[8], header[9]]) as usize;
     assert_eq!(header[0], NEEDS_CSUM);

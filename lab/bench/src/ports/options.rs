@@ -7,7 +7,7 @@ use crate::case::Case;
 use crate::frame::{ETHERNET_LEN, SMALLEST};
 use crate::options::NetOptions;
 use crate::programs;
-use crate::words::{by_words, wrong};
+use crate::words::{by_words, some_rounds, wrong};
 
 /// The longest frame: the MTU of the veth devices and the Ethernet header, bytes.
 pub const LONGEST: usize = 1500 + ETHERNET_LEN;
@@ -45,9 +45,7 @@ pub(super) fn cases(options: &NetOptions) -> Result<Vec<Case>> {
         let ports = options.port.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         wrong!("{name} is for taps: leave it out, or --port {ports}");
     }
-    if rounds(options) == 0 {
-        wrong!("0 rounds: give at least 1");
-    }
+    some_rounds(rounds(options))?;
     programs::verify(&options.which.programs, options.which.gate)?;
     let sizes = options.lengths(&SIZES);
     if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=LONGEST).contains(*size)) {

@@ -155,10 +155,7 @@ impl VsockCase {
 
 impl fmt::Display for VsockCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = match self.direction {
-            Direction::Transmit => "guest -> host",
-            Direction::Receive => "host -> guest",
-        };
+        let way = self.direction.arrow();
         write!(
             f,
             "{way}, {} {}, {} credit, {}",

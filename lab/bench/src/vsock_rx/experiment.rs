@@ -109,9 +109,7 @@ impl<'a> Experiment<'a> {
 
     /// Bytes that the back end has put by so far, because the program was behind: a second copy.
     fn held(&self, direction: Direction) -> Result<u64> {
-        let way = if direction == Direction::Transmit { "transmit" } else { "receive" };
-        let statistics = self.backend.statistics()?;
-        Ok(statistics["vms"][0][way]["copied_bytes"]["held"].as_u64().unwrap_or(0))
+        Ok(self.backend.ledger(direction)?.get("copied_bytes.held").copied().unwrap_or(0))
     }
 
     fn guest_to_host(

@@ -48,11 +48,7 @@ impl RxCase {
 
 impl fmt::Display for RxCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = match self.direction {
-            Direction::Transmit => "guest -> host",
-            Direction::Receive => "host -> guest",
-        };
-        write!(f, "{way}, {} dequeues, {}", bytes(self.len), self.working_set)
+        write!(f, "{}, {} dequeues, {}", self.direction.arrow(), bytes(self.len), self.working_set)
     }
 }
 

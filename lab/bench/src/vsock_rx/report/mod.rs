@@ -144,7 +144,7 @@ impl RxReport {
             floor.name = "floor".to_owned();
         }
         Bars {
-            title: format!("CPU time of back end and program, {}, {working_set}", way(direction)),
+            title: format!("CPU time of back end and program, {}, {working_set}", direction.from_to()),
             subtitle: subtitle(
                 format_args!("{}; floor: one memcpy and a look at each cache line", self.head.machine),
                 self.rounds,
@@ -163,7 +163,7 @@ impl RxReport {
         };
         let published = |case: &&RxCell| case.facts.published_ratio.and_then(|ratio| Summary::of([ratio]));
         Bars {
-            title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
+            title: format!("Mapped against copying receive, {}, {working_set}", direction.from_to()),
             subtitle: subtitle(
                 format_args!(
                     "{}; D: calls that dequeue, D+: with a look at each cache line",
@@ -222,13 +222,6 @@ impl Report for RxReport {
 
     fn notes(&mut self) -> &mut Vec<String> {
         &mut self.head.notes
-    }
-}
-
-fn way(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Transmit => "guest to host",
-        Direction::Receive => "host to guest",
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tables of a report as text.
 
-use super::{RxCell, VsockRx, way};
+use super::{RxCell, VsockRx};
 use crate::case::{Direction, WorkingSet};
 use crate::experiment::{CellText, Column, Digits, LeftOut, Show, grid};
 use crate::table::{Table, bytes};
@@ -13,7 +13,7 @@ pub(super) fn section(direction: Direction, working_set: WorkingSet, cases: &[&R
     if let Some(last) = sets.last().filter(|last| **last != set) {
         set = format!("{set} to {last}");
     }
-    let mut out = format!("{}, {working_set} ({set}).\n", capital(way(direction)));
+    let mut out = format!("{}, {working_set} ({set}).\n", capital(direction.from_to()));
     out.push_str(
         "A/B: seconds of the send loop and of the receive loop; C: seconds in dequeue calls; D: nanoseconds in them for each \
          dequeue of the column's length; D+: the same and the program's look at each cache line.\n",
