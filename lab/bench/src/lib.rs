@@ -67,6 +67,6 @@ pub mod vsock_rx;
 pub mod words;
 
 pub use net::run_net;
-pub use options::NetOptions;
+pub use options::{NetOptions, PortKind};
 pub use vsock::{VsockBenchOptions, run_vsock};
 pub use zerowire_cli::WrongArguments;

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use zerowire_guest::features::names;
 
 use crate::backend::BackendKind;
-use crate::case::{Direction, WorkingSet};
+use crate::case::{Case, Direction, WorkingSet};
 use crate::experiment::Files;
-use crate::ports::PortKind;
-use crate::programs::{NamedProgram, percent};
-use crate::words::{defaults, wrong};
+use crate::frame::{ETHERNET_LEN, SMALLEST};
+use crate::programs::{self, NamedProgram, percent};
+use crate::words::{by_words, defaults, some_rounds, wrong};
 
 /// The most VMs of the scaling table: their taps share a class B network.
 const MOST_VMS: usize = 64;
@@ -19,6 +19,24 @@ const MOST_VMS: usize = 64;
 const MOST_IDLE_VMS: usize = 256;
 /// VMs of the scaling table, and idle ones, where nothing else is said.
 const VMS: usize = 12;
+
+/// The longest frame over a veth pair: the MTU of the veth devices and the Ethernet header, bytes.
+pub(crate) const VETH_LONGEST: usize = 1500 + ETHERNET_LEN;
+/// Frame lengths there where none is given.
+const VETH_SIZES: [usize; 2] = [64, 1500];
+
+/// A port of `zerowire net`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PortKind {
+    /// `tap:IF`, which the back end makes itself.
+    Tap,
+    /// `xdp:IF`.
+    Xdp,
+    /// `packet:IF`.
+    Packet,
+}
+
+by_words!(PortKind);
 
 /// Options of [`crate::run_net`] and [`crate::ports::run_ports`].
 #[derive(Debug, Clone, PartialEq, Args)]
@@ -147,6 +165,35 @@ impl NetOptions {
     /// Rounds of each case on taps.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 5 } else { 25 })
+    }
+
+    /// Rounds of each case on veth pairs.
+    pub(crate) fn port_rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 5 } else { 15 })
+    }
+
+    /// All cases on veth pairs. Refuses what can't be measured, with the value, and what taps alone have.
+    pub(crate) fn port_cases(&self) -> Result<Vec<Case>> {
+        let for_taps = [
+            (!self.vms.is_empty(), "--vms"),
+            (self.idle_vms.is_some(), "--idle-vms"),
+            (self.fragment_len.is_some(), "--fragment-len"),
+            (self.bare_calls, "--bare-calls"),
+            (!self.which.without.is_empty(), "--without"),
+        ];
+        if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
+            let ports = self.port.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            wrong!("{name} is for taps: leave it out, or --port {ports}");
+        }
+        some_rounds(self.port_rounds())?;
+        programs::verify(&self.which.programs, self.which.gate)?;
+        let sizes = self.lengths(&VETH_SIZES);
+        if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=VETH_LONGEST).contains(*size)) {
+            wrong!(
+                "frame length {size}: over a veth pair choose {SMALLEST} to {VETH_LONGEST} bytes; longer ones with --port tap"
+            );
+        }
+        Case::all(&self.directions, sizes, &self.working_sets)
     }
 
     /// Numbers of VMs, thinned out when quick; empty: the table is left out.

@@ -22,7 +22,7 @@ use crate::cpu::Placement;
 use crate::experiment::{CellReport, Turn, Variant};
 use crate::floor::TapFloor;
 use crate::netns::NetnsLink;
-use crate::ports::PortKind;
+use crate::options::PortKind;
 use crate::ports::bursts::Arrivals;
 use crate::ports::hold::{Hold, go_first};
 use crate::ports::served::ServedPort;

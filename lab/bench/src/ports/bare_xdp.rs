@@ -20,17 +20,17 @@ use zerowire_sys::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketO
 
 use super::bare::BareCalls;
 use super::bursts::{self, BATCH, POSTED};
-use super::options::LONGEST;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::guest::STALL_LIMIT;
 use crate::netns::{NetnsLink, VNET_HEADER_LEN};
+use crate::options::VETH_LONGEST;
 
 /// Bytes of a chunk.
 const CHUNK: u32 = 4096;
 /// The longest frame of the port: its MTU, an Ethernet header and a VLAN tag.
-const FRAME: u32 = LONGEST as u32 + 4;
+const FRAME: u32 = VETH_LONGEST as u32 + 4;
 /// Memory before the first slot: a chunk ends with the frame, and begins up to a chunk before it.
 const PADDING: usize = 2 * CHUNK as usize;
 

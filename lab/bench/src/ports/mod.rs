@@ -30,9 +30,7 @@ pub mod bare;
 pub mod bare_xdp;
 pub mod bursts;
 pub mod hold;
-pub mod idle;
 mod measured;
-pub mod options;
 pub mod published;
 pub mod raw;
 pub mod report;
@@ -40,6 +38,5 @@ pub mod run;
 pub mod served;
 pub mod veth;
 
-pub use options::PortKind;
 pub use report::PortReport;
 pub use run::run_ports;

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::idle::PortIdle;
 use super::published::{PUBLISHED, Published};
 use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Better, Series};
@@ -10,6 +9,7 @@ use crate::compare::{CaseReport, NetBench, RAW, not_copied};
 use crate::experiment::{
     Column, Digits, LeftOut, Report, ReportHead, failed, failures, failures_in, grid, titled, variants,
 };
+use crate::idle::PortIdle;
 use crate::report::{CPU, WHICH, before, chart_of_cases, to_floor};
 use crate::stats::Summary;
 use crate::table::figure;

@@ -10,7 +10,6 @@ use super::bare::BareLoop;
 use super::bare_xdp::BareXdp;
 use super::bursts::{self, Arrivals};
 use super::hold::{Hold, go_first};
-use super::options::{PortKind, cases, rounds};
 use super::published::PUBLISHED;
 use super::raw::RawSocket;
 use super::report::PortReport;
@@ -21,7 +20,7 @@ use crate::cpu::Placement;
 use crate::experiment::{Base, Plan, ReportHead, Variant, compare, measured};
 use crate::floor::TapFloor;
 use crate::netns::in_new_namespace;
-use crate::options::NetOptions;
+use crate::options::{NetOptions, PortKind};
 use crate::programs::{self, NamedProgram};
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files
@@ -30,7 +29,7 @@ use crate::programs::{self, NamedProgram};
 /// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and
 /// when a file can't be written.
 pub fn run_ports(options: &NetOptions, out: &mut dyn Write) -> Result<PortReport> {
-    let cases = cases(options)?;
+    let cases = options.port_cases()?;
     measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
@@ -108,7 +107,7 @@ fn compared(
     variants: &mut [Box<dyn Variant<NetBench>>],
     other: &'static str,
 ) -> Result<Vec<CaseReport>> {
-    let plan = Plan { rounds: rounds(options), quick: options.quick };
+    let plan = Plan { rounds: options.port_rounds(), quick: options.quick };
     let bases = |name: &str| {
         let other = (name != other).then(|| Base { label: other, variant: other.to_owned() });
         bases(&options.which.programs, name).into_iter().chain(other).collect()

@@ -6,9 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::bursts::{self, Arrivals};
-use super::idle::PortIdle;
 use super::measured::{KernelTime, measured};
-use super::options::PortKind;
 use super::veth::{Veth, Wire};
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
@@ -18,6 +16,8 @@ use crate::experiment::{Ledger, Turn, Variant, since};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::NetGuest;
+use crate::idle::PortIdle;
+use crate::options::PortKind;
 use crate::programs::NamedProgram;
 use crate::transfer::TransferSample;
 

@@ -19,10 +19,10 @@ use zerowire_bench::experiment::beyond_gate;
 use zerowire_bench::packet_tx::{PacketTxOptions, run_packet_tx};
 use zerowire_bench::peers::find::in_path;
 use zerowire_bench::peers::{PeersOptions, run_peers};
-use zerowire_bench::ports::{PortKind, run_ports};
+use zerowire_bench::ports::run_ports;
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::tcp_rx::{TcpRxOptions, run_tcp_rx};
-use zerowire_bench::{NetOptions, VsockBenchOptions, held, run_net, run_vsock};
+use zerowire_bench::{NetOptions, PortKind, VsockBenchOptions, held, run_net, run_vsock};
 use zerowire_cli::columns::{Fitting, width};
 use zerowire_cli::{logging, outcome, tips};
 
