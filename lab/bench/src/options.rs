@@ -172,7 +172,8 @@ impl NetOptions {
         self.rounds.unwrap_or(if self.quick { 5 } else { 15 })
     }
 
-    /// All cases on veth pairs. Refuses what can't be measured, with the value, and what taps alone have.
+    /// All cases on veth pairs. Refuses what can't be measured, with the value, and what taps alone
+    /// have.
     pub(crate) fn port_cases(&self) -> Result<Vec<Case>> {
         let for_taps = [
             (!self.vms.is_empty(), "--vms"),

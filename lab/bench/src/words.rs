@@ -1,5 +1,5 @@
-//! Words of the command line: tables and messages name a choice as it does, and arguments that can't
-//! be served are refused.
+//! Words of the command line: tables and messages name a choice as it does, and arguments that
+//! can't be served are refused.
 
 use clap::ValueEnum;
 

@@ -10,8 +10,8 @@
 //! The MTU is the largest, so that a UDP payload of 65 000 bytes is one datagram in one frame.
 //! Namespaces, devices and the receiver's thread go with [`TxLab`] and the benchmark's thread.
 //!
-//! Behind a veth pair reads a [`SinkReceiver`]: a thread with one UDP socket of the other namespace.
-//! It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one
+//! Behind a veth pair a [`SinkReceiver`] reads: a thread with one UDP socket of the other
+//! namespace. It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one
 //! (UDP_GRO).
 
 use std::io::ErrorKind;

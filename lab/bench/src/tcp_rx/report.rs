@@ -1,7 +1,6 @@
 //! The figures of a run, and its report: text, JSON, charts.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use clap::ValueEnum;
 use serde::Serialize;

@@ -1,8 +1,7 @@
 //! Runs with a back end: guest to host with the tool as client, host to guest with the tool as
 //! server.
 
-use std::io;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
