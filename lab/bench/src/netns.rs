@@ -7,7 +7,7 @@
 //!
 //! A [`Tap`] is opened the way the back end opens it. The host's side is the interface, ours the
 //! descriptor. A write is a frame that the host receives; a read takes a frame that the host sent.
-//! Each carries a virtio-net header of 12 bytes in front (virtio 1.3 §5.1.6). The interface vanishes
+//! Each carries a virtio-net header of 12 bytes in front (virtio 1.3 §5.1.6). The interface goes
 //! when the last descriptor closes.
 
 use std::fs::{self, File};

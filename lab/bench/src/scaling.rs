@@ -119,11 +119,7 @@ pub fn measure(
     placement: &Placement,
 ) -> Result<Vec<CellReport<Scaling>>> {
     let mut progress = ProgressLine::new("VMs", counts.len() * (effort.rounds + 1));
-    let mut cells = Vec::new();
-    for &vms in counts {
-        cells.push(measure_count(program, vms, effort, placement, &mut progress)?);
-    }
-    Ok(cells)
+    counts.iter().map(|vms| measure_count(program, *vms, effort, placement, &mut progress)).collect()
 }
 
 fn measure_count(
@@ -136,11 +132,9 @@ fn measure_count(
     let at = NumberCell { axis: "vms", value: vms };
     let working_set_bytes = WorkingSet::Cold.bytes();
     let working_set = working_set_bytes / vms;
-    let mut parties = Vec::new();
-    for (place, kind) in [BackendKind::zero_copy(), BackendKind::copy()].into_iter().enumerate() {
-        let party = Party::start(program, kind, place, vms, working_set, effort, placement);
-        parties.push(party.with_context(|| at.to_string())?);
-    }
+    let start = |(place, kind)| Party::start(program, kind, place, vms, working_set, effort, placement);
+    let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().enumerate();
+    let mut parties: Vec<Party> = kinds.map(start).collect::<Result<_>>().with_context(|| at.to_string())?;
     let runs = interleave(parties.len(), effort.rounds, at, progress, |index, _| {
         let party = &mut parties[index];
         party.round(working_set, effort).with_context(|| party.log())

@@ -125,11 +125,8 @@ pub fn compare<E: Floored>(
         bail!("nothing to measure: give at least one round and one variant");
     }
     let mut progress = ProgressLine::new("bench", cells.iter().map(|at| rounds(at) + 1).sum());
-    let mut reports = Vec::with_capacity(cells.len());
-    for at in cells {
-        reports.push(compare_cell(at, variants, &E::amounts(at, plan), &bases, &mut progress)?);
-    }
-    Ok(reports)
+    let cell = |at| compare_cell(at, variants, &E::amounts(at, plan), &bases, &mut progress);
+    cells.iter().map(cell).collect()
 }
 
 fn compare_cell<E: Floored>(

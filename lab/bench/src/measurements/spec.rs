@@ -80,13 +80,13 @@ impl Spec {
 
     /// What records must have: a key, and the values of which it has one.
     pub fn conditions(&self) -> Result<Vec<(&str, Vec<&str>)>> {
-        let conditions = self.options.iter().filter(|(key, _)| key == "where");
-        let condition = |(_, value): &'_ (String, String)| value.split_once('=').is_some();
-        if let Some((_, value)) = conditions.clone().find(|option| !condition(option)) {
-            bail!("where={value}: give where=KEY=VALUE or where=KEY=VALUE|VALUE");
-        }
-        let parts = conditions.filter_map(|(_, value)| value.split_once('='));
-        Ok(parts.map(|(key, values)| (key, values.split('|').collect())).collect())
+        let given = self.options.iter().filter(|(key, _)| key == "where");
+        given
+            .map(|(_, value)| match value.split_once('=') {
+                Some((key, values)) => Ok((key, values.split('|').collect())),
+                None => bail!("where={value}: give where=KEY=VALUE or where=KEY=VALUE|VALUE"),
+            })
+            .collect()
     }
 }
 

@@ -11,8 +11,8 @@
 //! Namespaces, devices and the receiver's thread go with [`TxLab`] and the benchmark's thread.
 //!
 //! Behind a veth pair a [`SinkReceiver`] reads: a thread with one UDP socket of the other
-//! namespace. It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one
-//! (UDP_GRO).
+//! namespace. It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as
+//! one (UDP_GRO).
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
