@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::{ConnId, ConnState, Drain, Drained};
+use super::{ConnState, Drain, Drained};
 use crate::GuestError;
 use crate::vsock::lease::Arrived;
 use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
@@ -118,7 +118,6 @@ pub(super) struct BulkTraffic {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub id: ConnId,
     pub key: Key,
     pub own_cid: u64,
     pub kind: SocketType,
@@ -140,9 +139,8 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(id: ConnId, key: Key, own_cid: u64, kind: SocketType, buf_alloc: u32) -> Conn {
+    pub(super) fn new(key: Key, own_cid: u64, kind: SocketType, buf_alloc: u32) -> Conn {
         Conn {
-            id,
             key,
             own_cid,
             kind,

@@ -1,7 +1,7 @@
 //! Everything of the stack but its queues: what a received packet does. What
 //! it makes the stack say goes to the [`Output`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::conn::{Conn, Key, PeerFault, broke};
@@ -17,12 +17,6 @@ use crate::vsock::{
 };
 
 #[derive(Debug)]
-struct SocketSlot {
-    generation: u32,
-    conn: Option<Box<Conn>>,
-}
-
-#[derive(Debug)]
 pub(super) struct StackListener {
     pub kind: SocketType,
     pub in_place: bool,
@@ -33,8 +27,8 @@ pub(super) struct StackListener {
 pub(super) struct Core {
     pub cid: u64,
     pub options: StackOptions,
-    slots: Vec<SocketSlot>,
-    free: Vec<u32>,
+    conns: BTreeMap<ConnId, Conn>,
+    next_id: u64,
     pub keys: HashMap<Key, ConnId>,
     pub listeners: HashMap<u32, StackListener>,
     pub output: Output,
@@ -51,8 +45,8 @@ impl Core {
         Core {
             cid,
             options,
-            slots: Vec::new(),
-            free: Vec::new(),
+            conns: BTreeMap::new(),
+            next_id: 0,
             keys: HashMap::new(),
             listeners: HashMap::new(),
             output: Output::default(),
@@ -65,13 +59,11 @@ impl Core {
     }
 
     pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
-        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.conn.as_deref()
+        self.conns.get(&id)
     }
 
     pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.conn.as_deref_mut()
+        self.conns.get_mut(&id)
     }
 
     /// The connection, or the error that there is none.
@@ -80,37 +72,27 @@ impl Core {
     }
 
     pub(super) fn ids(&self) -> Vec<ConnId> {
-        self.slots.iter().filter_map(|slot| slot.conn.as_ref()).map(|conn| conn.id).collect()
+        self.conns.keys().copied().collect()
     }
 
     pub(super) fn count(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.conns.len()
     }
 
     pub(super) fn insert(&mut self, key: Key, kind: SocketType, in_place: bool) -> ConnId {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(SocketSlot { generation: 0, conn: None });
-            self.slots.len() as u32 - 1
-        });
-        let entry = &mut self.slots[slot as usize];
-        let id = ConnId { slot, generation: entry.generation };
-        let mut conn = Conn::new(id, key, self.cid, kind, self.options.buf_alloc);
+        let id = ConnId(self.next_id);
+        self.next_id += 1;
+        let mut conn = Conn::new(key, self.cid, kind, self.options.buf_alloc);
         conn.in_place = in_place.then(Arrived::default);
-        entry.conn = Some(Box::new(conn));
+        self.conns.insert(id, conn);
         self.keys.insert(key, id);
         id
     }
 
     /// Forgets a connection.
     pub(super) fn remove(&mut self, id: ConnId) {
-        if self.get(id).is_none() {
-            return;
-        }
         self.unlink(id);
-        let slot = &mut self.slots[id.slot as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.conn = None;
-        self.free.push(id.slot);
+        self.conns.remove(&id);
     }
 
     /// Takes a connection's addresses out, so that its packets are of no

@@ -19,12 +19,9 @@ impl Default for StackOptions {
     }
 }
 
-/// Names a connection of one stack.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct ConnId {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-}
+/// Names a connection of one stack. No other one ever gets the same name.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ConnId(pub(super) u64);
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
