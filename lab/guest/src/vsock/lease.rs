@@ -27,9 +27,7 @@ pub struct InPlaceCounters {
     pub in_place_packets: u64,
     /// Their bytes.
     pub in_place_bytes: u64,
-    /// Packets copied, because half the ring's buffers were held already.
-    pub held_packets: u64,
-    /// Their bytes.
+    /// Bytes copied, because half the ring's buffers were held already.
     pub held_bytes: u64,
 }
 
@@ -105,7 +103,6 @@ impl Arrived {
             return Kept::Lent;
         }
         // A message without bytes needs no buffer.
-        counters.held_packets += u64::from(len > 0);
         counters.held_bytes += len as u64;
         if let Some(Piece { place: PacketSpan::Copied(bytes), len: so_far, flags: ends }) =
             self.pieces.last_mut()

@@ -66,12 +66,6 @@ impl<'a> RxPacket<'a> {
         self.memory().read(self.offset + at, bytes);
     }
 
-    /// The guest memory that holds the payload. The descriptors of a buffer
-    /// follow one on the other, so it is one piece.
-    pub fn payload(&self) -> GuestSlice {
-        self.memory().part(self.offset, self.len())
-    }
-
     /// The loan desk, the buffer's number there and the place of the payload in it. None if the
     /// device needs this buffer, because half a ring is lent.
     pub(super) fn lend(&self) -> Option<(&'a Arc<LentBuffers>, u32, usize)> {

@@ -109,7 +109,7 @@ fn buffers_are_cut_withheld_and_posted_again() {
         for round in 0..3 * posted {
             assert!(direct.ports().push(&header(0, round as u32), &[round as u8]));
             let mut count = 0;
-            queues.rx.harvest(9, |packet| count += packet.payload().len()).unwrap();
+            queues.rx.harvest(9, |packet| count += packet.len()).unwrap();
             assert_eq!(count, 1);
             queues.rx.publish().unwrap();
         }

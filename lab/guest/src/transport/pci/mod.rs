@@ -28,7 +28,5 @@ pub use address::PciAddress;
 pub use device::{PciDevice, PciOptions};
 pub(super) use interrupt::UioInterrupt;
 
-/// PCI device id of a network card: 0x1040 and the virtio id (§4.1.2.1).
-pub const NET: u16 = 0x1041;
-/// PCI device id of a vsock device.
+/// PCI device id of a vsock device: 0x1040 and the virtio id (§4.1.2.1).
 pub const VSOCK: u16 = 0x1053;

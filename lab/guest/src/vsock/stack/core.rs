@@ -111,7 +111,6 @@ impl Core {
         conn.told();
         match op {
             Op::CreditUpdate => self.counters.credit_updates_sent += 1,
-            Op::CreditRequest => self.counters.credit_requests_sent += 1,
             Op::Rst => self.counters.resets_sent += 1,
             _ => {}
         }
@@ -289,10 +288,7 @@ impl Core {
             }
             Op::Rw => return self.payload(id, packet),
             Op::CreditUpdate => self.counters.credit_updates_received += 1,
-            Op::CreditRequest => {
-                self.counters.credit_requests_received += 1;
-                self.say(id, Op::CreditUpdate, 0);
-            }
+            Op::CreditRequest => self.say(id, Op::CreditUpdate, 0),
             Op::Request | Op::Response | Op::Rst => {}
         }
         Ok(Kept::No)

@@ -21,7 +21,6 @@ impl Core {
 
     pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, PeerFault> {
         let header = &packet.header;
-        self.counters.payload_received += u64::from(header.len);
         let mut in_place = self.in_place;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.shutdown.peer & SHUTDOWN_SEND != 0 {
@@ -65,7 +64,6 @@ impl Core {
                 conn.bulk.sum.update(&chunk[..now]);
             }
         }
-        conn.bulk.drained.packets += 1;
         conn.bulk.drained.bytes += u64::from(header.len);
         conn.bulk.drained.messages += u64::from(message);
         conn.rx.taken = conn.rx.taken.wrapping_add(header.len);

@@ -71,8 +71,6 @@ pub enum Drain {
 pub struct Drained {
     /// Bytes of payload.
     pub bytes: u64,
-    /// Packets that carried it.
-    pub packets: u64,
     /// Ends of messages.
     pub messages: u64,
     /// Sum of the bytes ([`Drain::Sum`]).
@@ -95,12 +93,6 @@ pub struct StackCounters {
     pub credit_updates_sent: u64,
     /// CREDIT_UPDATE packets received.
     pub credit_updates_received: u64,
-    /// CREDIT_REQUEST packets sent.
-    pub credit_requests_sent: u64,
-    /// CREDIT_REQUEST packets received.
-    pub credit_requests_received: u64,
     /// Bytes of payload sent.
     pub payload_sent: u64,
-    /// Bytes of payload received.
-    pub payload_received: u64,
 }
