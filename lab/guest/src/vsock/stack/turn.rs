@@ -119,14 +119,34 @@ impl VsockStack {
     /// [`GuestError::NotConnected`] when it ends before; those of
     /// [`VsockStack::recv`]; [`GuestError::TimedOut`].
     pub fn recv_exact(&mut self, conn: ConnId, len: usize, timeout: Duration) -> Result<Vec<u8>, GuestError> {
-        let mut bytes = Vec::with_capacity(len);
-        self.until("the arrival of as many bytes", timeout, |stack| {
-            while bytes.len() < len {
-                let left = len - bytes.len();
+        let bytes = self.recv_most("the arrival of as many bytes", conn, len, timeout)?;
+        if bytes.len() < len { Err(GuestError::NotConnected { state: self.state(conn) }) } else { Ok(bytes) }
+    }
+
+    /// Receives until the peer says that it sends no more.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_to_end(&mut self, conn: ConnId, timeout: Duration) -> Result<Vec<u8>, GuestError> {
+        self.recv_most("the end of the stream", conn, usize::MAX, timeout)
+    }
+
+    /// Receives `most` bytes, or fewer up to the end.
+    fn recv_most(
+        &mut self,
+        what: &'static str,
+        conn: ConnId,
+        most: usize,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, GuestError> {
+        let mut bytes = Vec::new();
+        self.until(what, timeout, |stack| {
+            while bytes.len() < most {
+                let left = most - bytes.len();
                 match stack.recv_up_to(conn, &mut bytes, left)? {
                     Received::Data(_) | Received::Record(_) => {}
                     Received::Empty => return Ok(None),
-                    Received::End => return Err(GuestError::NotConnected { state: stack.state(conn) }),
+                    Received::End => break,
                 }
             }
             Ok(Some(()))
@@ -149,24 +169,6 @@ impl VsockStack {
             })
         })
         .map(|more| more.then_some(bytes))
-    }
-
-    /// Receives until the peer says that it sends no more.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
-    pub fn recv_to_end(&mut self, conn: ConnId, timeout: Duration) -> Result<Vec<u8>, GuestError> {
-        let mut bytes = Vec::new();
-        self.until("the end of the stream", timeout, |stack| {
-            loop {
-                match stack.recv(conn, &mut bytes)? {
-                    Received::Data(_) | Received::Record(_) => {}
-                    Received::Empty => return Ok(None),
-                    Received::End => return Ok(Some(())),
-                }
-            }
-        })?;
-        Ok(bytes)
     }
 
     /// Waits until a connection has ended, and returns how.
