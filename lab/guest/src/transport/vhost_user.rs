@@ -69,7 +69,6 @@ pub struct VhostUser {
     pub(super) queues: u16,
     status: u64,
     pub(super) shared: BTreeMap<u64, Arc<Region>>,
-    started: Vec<u16>,
     pub(super) logging: Logging,
     pub(super) inflight: Option<InflightArea>,
     /// The back end of this connection has the area.
@@ -115,7 +114,6 @@ impl VhostUser {
             queues: 2,
             status: 0,
             shared: BTreeMap::new(),
-            started: Vec::new(),
             logging: Logging::default(),
             inflight: None,
             inflight_shared: false,
@@ -373,9 +371,6 @@ impl Transport for VhostUser {
         self.tell(Request::SetVringErr, &number, &[error.as_fd()])?;
         self.tell(Request::SetVringCall, &number, &[interrupt.as_fd()])?;
         self.tell(Request::SetVringKick, &number, &[doorbell.as_fd()])?;
-        if !self.started.contains(&index) {
-            self.started.push(index);
-        }
         Ok(QueueHandle { doorbell: Box::new(doorbell), interrupt, error: Some(error) })
     }
 
@@ -391,7 +386,6 @@ impl Transport for VhostUser {
         let request = Request::GetVringBase;
         let body = VringState { index: index.into(), num: 0 }.encode();
         let base = self.exchange(request, &body)?.vring_state()?;
-        self.started.retain(|&started| started != index);
         self.logging.queues.remove(&index);
         if base.index != u32::from(index) || base.num > u32::from(u16::MAX) {
             return Err(GuestError::Wire(WireError::BadValue {
@@ -412,7 +406,7 @@ impl Transport for VhostUser {
     }
 
     fn reset(&mut self) -> Result<(), GuestError> {
-        for index in self.started.clone() {
+        while let Some(&index) = self.logging.queues.keys().next() {
             self.stop_queue(index)?;
         }
         // What was in flight belongs to queues that are no more.
