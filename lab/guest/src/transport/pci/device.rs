@@ -1,6 +1,5 @@
 //! A device as a transport.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -54,20 +53,15 @@ pub struct PciDevice {
     notify: Registers,
     multiplier: u32,
     config: Option<Registers>,
-    command: Arc<Command>,
     /// An opening of the uio device, so that the kernel stops the device when
     /// this process ends: above the descriptors of all memory. Closed before
     /// `line`, whose lock keeps other programs out.
     stop: OwnedFd,
-    /// The interrupt, if it is used.
-    line: InterruptLine,
+    line: Arc<UioInterrupt>,
+    /// True: queues wait for `line`. False: a timer stands for it.
+    has_interrupt: bool,
     /// What the device uses: kept until it was reset.
     memory: Option<GuestMemory>,
-}
-
-enum InterruptLine {
-    Interrupt(Arc<UioInterrupt>),
-    Silent { _uio: File },
 }
 
 impl PciDevice {
@@ -105,21 +99,17 @@ impl PciDevice {
         };
         let (common, notify, isr) = (Common(registers(common)?), registers(notify)?, registers(isr)?);
         let device = device.map(registers).transpose()?;
-        let command = Arc::new(Command::open(&config)?);
-        let line = if options.interrupts && UioInterrupt::exists(&uio) {
-            InterruptLine::Interrupt(Arc::new(UioInterrupt::new(uio, Arc::clone(&command), isr)))
-        } else {
-            InterruptLine::Silent { _uio: uio }
-        };
+        let has_interrupt = options.interrupts && UioInterrupt::exists(&uio);
+        let line = Arc::new(UioInterrupt::new(uio, Command::open(&config)?, isr));
         let mut opened = PciDevice {
             address,
             common,
             notify,
             multiplier,
             config: device,
-            command,
-            line,
             stop,
+            line,
+            has_interrupt,
             memory: None,
         };
         // Whoever had the device before may have left it running.
@@ -135,7 +125,7 @@ impl PciDevice {
 
     /// Whether its interrupt is used; else the driver polls it each millisecond.
     pub fn has_interrupt(&self) -> bool {
-        matches!(self.line, InterruptLine::Interrupt(_))
+        self.has_interrupt
     }
 
     /// The device status (virtio 1.3 §2.1).
@@ -154,8 +144,8 @@ impl PciDevice {
     }
 
     fn run(&self, on: bool) -> Result<(), GuestError> {
-        let interrupt = self.has_interrupt();
-        let result = self.command.let_run(on).and_then(|()| self.command.mask(!on || !interrupt));
+        let command = &self.line.command;
+        let result = command.let_run(on).and_then(|()| command.mask(!on || !self.has_interrupt));
         result.map_err(|e| GuestError::io("writing the command register", e))
     }
 
@@ -243,11 +233,9 @@ impl Transport for PciDevice {
             return Err(self.refuse(format!("the doorbell of queue {index} at {place:#x} is not in its BAR")));
         }
         let doorbell = PciDoorbell { registers: self.notify.clone(), place, queue: index };
-        let interrupt = match &self.line {
-            InterruptLine::Interrupt(line) => Interrupt::shared(Arc::clone(line)),
-            InterruptLine::Silent { .. } => {
-                ticks().map_err(|e| GuestError::io("a timer instead of interrupts", e))?
-            }
+        let interrupt = match self.has_interrupt {
+            true => Interrupt::shared(Arc::clone(&self.line)),
+            false => ticks().map_err(|e| GuestError::io("a timer instead of interrupts", e))?,
         };
         Ok(QueueHandle { doorbell: Box::new(doorbell), interrupt, error: None })
     }

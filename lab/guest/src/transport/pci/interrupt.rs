@@ -10,7 +10,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,12 +68,12 @@ impl Command {
 #[derive(Debug)]
 pub(crate) struct UioInterrupt {
     uio: File,
-    command: Arc<Command>,
+    pub(super) command: Command,
     status: Registers,
 }
 
 impl UioInterrupt {
-    pub(super) fn new(uio: File, command: Arc<Command>, status: Registers) -> UioInterrupt {
+    pub(super) fn new(uio: File, command: Command, status: Registers) -> UioInterrupt {
         UioInterrupt { uio, command, status }
     }
 
