@@ -256,26 +256,16 @@ impl DriverRing {
             return self.reap_in_order().map(Some);
         }
         let (id, len) = self.memory.used_entry(self.last_used);
-        let Some(chain) = self.chains.get_mut(id as usize).filter(|c| c.count > 0) else {
-            let rule = "the id is of no chain in flight (2.7.8)";
-            return Err(self.broken(rule, id.into()));
-        };
-        let ChainState { count, token, writable, .. } = *chain;
-        if len > writable {
-            let rule = "more bytes were written than the chain takes (2.7.8)";
-            return Err(self.broken(rule, len.into()));
-        }
-        chain.count = 0;
+        let count = self.in_flight_chain(id)?.count;
         let head = id as u16;
+        let used = self.take(head, len)?;
         let mut tail = head;
         for _ in 1..count {
             tail = self.next[usize::from(tail)];
         }
         self.next[usize::from(tail)] = self.free_head;
         self.free_head = head;
-        self.free += count;
-        self.last_used = self.last_used.wrapping_add(1);
-        Ok(Some(Used { token, len }))
+        Ok(Some(used))
     }
 
     /// As [`DriverRing::reap`] with IN_ORDER, where the used index says that there is a chain. An
@@ -285,10 +275,7 @@ impl DriverRing {
         let at = self.last_used;
         if self.batch_end == at {
             let (id, len) = self.memory.used_entry(at);
-            let Some(last) = self.chains.get(id as usize).filter(|c| c.count > 0) else {
-                let rule = "the id is of no chain in flight (2.7.8)";
-                return Err(self.broken(rule, id.into()));
-            };
+            let last = self.in_flight_chain(id)?;
             if last.at.wrapping_sub(at) >= self.used_seen.wrapping_sub(at) {
                 let rule = "the id is of a chain behind the used index: not in order (2.7.9)";
                 return Err(self.broken(rule, id.into()));
@@ -296,16 +283,30 @@ impl DriverRing {
             self.batch_end = last.at.wrapping_add(1);
             self.batch_len = len;
         }
-        let head = usize::from(self.heads[self.slot(at)]);
-        let ChainState { count, token, writable, .. } = self.chains[head];
-        let len = if self.batch_end == at.wrapping_add(1) { self.batch_len } else { writable };
+        let head = self.heads[self.slot(at)];
+        let last = self.batch_end == at.wrapping_add(1);
+        self.take(head, if last { self.batch_len } else { self.chains[usize::from(head)].writable })
+    }
+
+    /// The chain with this id, which a used element names.
+    #[inline]
+    fn in_flight_chain(&self, id: u32) -> Result<ChainState, GuestError> {
+        let chain = self.chains.get(id as usize).filter(|chain| chain.count > 0);
+        let rule = "the id is of no chain in flight (2.7.8)";
+        chain.copied().ok_or_else(|| self.broken(rule, id.into()))
+    }
+
+    /// Takes the chain that begins at `head`, to which the device says it wrote `len` bytes.
+    #[inline]
+    fn take(&mut self, head: u16, len: u32) -> Result<Used, GuestError> {
+        let ChainState { count, token, writable, .. } = self.chains[usize::from(head)];
         if len > writable {
             let rule = "more bytes were written than the chain takes (2.7.8)";
             return Err(self.broken(rule, len.into()));
         }
-        self.chains[head].count = 0;
+        self.chains[usize::from(head)].count = 0;
         self.free += count;
-        self.last_used = at.wrapping_add(1);
+        self.last_used = self.last_used.wrapping_add(1);
         Ok(Used { token, len })
     }
 
