@@ -120,8 +120,8 @@ pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};
 pub use queue::DriverQueue;
 pub use transport::pci;
 pub use transport::{
-    DirtyLog, Doorbell, DualAddr, EventDoorbell, InflightArea, Interrupt, LOG_PAGE, QueueHandle, QueueSetup,
+    DirtyLog, Doorbell, DualAddr, InflightArea, Interrupt, LOG_PAGE, QueueHandle, QueueSetup,
     STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK, STATUS_FEATURES_OK, STATUS_NEEDS_RESET, Transport,
-    VhostUser, VhostUserOptions,
+    VhostUser, VhostUserOptions, new_eventfd,
 };
 pub use zerowire_vhost_user::{features, protocol};

@@ -14,7 +14,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::{Layout, NetDriver, QueuePair, RxQueue, TxQueue, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{
-    EventDoorbell, GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, protocol,
+    GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, new_eventfd, protocol,
 };
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::{Fleet, MetadataSource, NetChange};
@@ -152,7 +152,7 @@ fn kick_and_call_descriptors_can_be_replaced_while_the_queue_runs() {
         let mut queue = RawQueue::start(&memory, &mut transport, 1, 16).expect("a queue");
         let mut old = Vec::new();
         for n in 0..10 {
-            let doorbell = EventDoorbell::new().expect("an eventfd");
+            let doorbell = new_eventfd().expect("an eventfd");
             let interrupt = Interrupt::new().expect("an eventfd");
             let body = 1u64.to_ne_bytes();
             transport.tell(Request::SetVringKick, &body, &[doorbell.as_fd()]).expect("a new kick descriptor");

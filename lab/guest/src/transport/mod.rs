@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::{GuestAddr, GuestError, GuestMemory, Region};
 pub use inflight::InflightArea;
 pub use log::{DirtyLog, LOG_PAGE};
-pub use signal::{EventDoorbell, Interrupt};
+pub use signal::{Interrupt, new_eventfd};
 pub use vhost_user::{VhostUser, VhostUserOptions};
 
 /// Device status bit ACKNOWLEDGE (virtio 1.3 §2.1).

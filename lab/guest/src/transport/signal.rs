@@ -11,29 +11,10 @@ use rustix::io::Errno;
 use super::Doorbell;
 use super::pci::UioInterrupt;
 
-/// A doorbell that is an eventfd.
-#[derive(Debug)]
-pub struct EventDoorbell(OwnedFd);
-
-impl EventDoorbell {
-    /// Makes the eventfd.
-    ///
-    /// # Errors
-    /// What eventfd(2) returns.
-    pub fn new() -> io::Result<EventDoorbell> {
-        new_eventfd().map(EventDoorbell)
-    }
-}
-
-impl AsFd for EventDoorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Doorbell for EventDoorbell {
+/// An eventfd.
+impl Doorbell for OwnedFd {
     fn ring(&self) -> io::Result<()> {
-        match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
+        match rustix::io::write(self, &1u64.to_ne_bytes()) {
             // EAGAIN: the counter is full, so the device is notified anyway.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
@@ -118,6 +99,10 @@ impl AsFd for Interrupt {
     }
 }
 
-fn new_eventfd() -> io::Result<OwnedFd> {
+/// Makes an eventfd that does not block: the doorbell of a vhost-user back end.
+///
+/// # Errors
+/// What eventfd(2) returns.
+pub fn new_eventfd() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }

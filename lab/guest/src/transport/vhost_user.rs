@@ -24,8 +24,8 @@ use super::connect::connect_patiently;
 use super::inflight::InflightArea;
 use super::log::Logging;
 use super::{
-    EventDoorbell, Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK,
-    STATUS_FEATURES_OK, Transport,
+    Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK,
+    STATUS_FEATURES_OK, Transport, new_eventfd,
 };
 use crate::{GuestError, GuestMemory, Region};
 
@@ -352,7 +352,7 @@ impl Transport for VhostUser {
     fn start_queue(&mut self, index: u16, setup: &QueueSetup) -> Result<QueueHandle, GuestError> {
         self.share_inflight(setup.size)?;
         let make = |e: io::Error| GuestError::io("eventfd for a queue", e);
-        let doorbell = EventDoorbell::new().map_err(make)?;
+        let doorbell = new_eventfd().map_err(make)?;
         let interrupt = Interrupt::new().map_err(make)?;
         let error = Interrupt::new().map_err(make)?;
         self.state(Request::SetVringNum, index, setup.size.into())?;

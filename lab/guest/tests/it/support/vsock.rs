@@ -13,8 +13,8 @@ use zerowire_guest::vsock::{
     VsockQueues, VsockStack,
 };
 use zerowire_guest::{
-    EventDoorbell, GuestAddr, GuestError, GuestMemory, Interrupt, QueueHandle, QueueSetup, Region, Transport,
-    features,
+    GuestAddr, GuestError, GuestMemory, Interrupt, QueueHandle, QueueSetup, Region, Transport, features,
+    new_eventfd,
 };
 
 use super::{Chain, Device};
@@ -131,7 +131,7 @@ impl Transport for Direct {
         let device = Device::new(&ports.memory, *setup, event_idx);
         ports.queues[usize::from(index)] = Some((device, clone(&interrupt)));
         ports.error = Some(clone(&error));
-        let doorbell = Box::new(EventDoorbell::new().unwrap());
+        let doorbell = Box::new(new_eventfd().unwrap());
         Ok(QueueHandle { doorbell, interrupt, error: Some(error) })
     }
     fn enable_queue(&mut self, _: u16, _: bool) -> Result<(), GuestError> {
