@@ -2,62 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Used, write_desc_at};
+use super::{BufferPiece, DESC_LEN, DriverRing, Used, write_desc_at};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
 
-/// Indirect tables in guest memory, one a chain (virtio 1.3 §2.7.5.3).
-#[derive(Debug)]
-pub(crate) struct IndirectTables {
-    memory: GuestSlice,
-    /// Descriptors of each table.
-    entries: usize,
-}
-
-impl IndirectTables {
-    /// Memory for `count` tables of `entries` descriptors.
-    pub(crate) fn new(
-        memory: &GuestMemory,
-        count: usize,
-        entries: usize,
-    ) -> Result<IndirectTables, GuestError> {
-        Ok(IndirectTables { memory: memory.allocate(count * entries * DESC_LEN, 64)?, entries })
-    }
-
-    /// The most descriptors of a table.
-    pub(crate) fn entries(&self) -> usize {
-        self.entries
-    }
-
-    /// Writes table `number`.
-    #[inline]
-    pub(crate) fn write(&self, number: usize, pieces: &[BufferPiece]) {
-        for (at, piece) in pieces.iter().enumerate() {
-            let mut flags = if at + 1 < pieces.len() { DESC_NEXT } else { 0 };
-            if piece.writable {
-                flags |= DESC_WRITE;
-            }
-            let index = number * self.entries + at;
-            write_desc_at(&self.memory, index, piece.addr.0, piece.len, flags, at as u16 + 1);
-        }
-    }
-
-    /// Adds the chain in table `number`, whose pieces these are. False when no descriptor is free.
-    #[inline]
-    pub(crate) fn add(
-        &self,
-        ring: &mut DriverRing,
-        number: usize,
-        pieces: &[BufferPiece],
-        token: u32,
-    ) -> bool {
-        let offset = number * self.entries * DESC_LEN;
-        let table = GuestAddr(self.memory.guest_addr().0 + offset as u64);
-        let writable = pieces.iter().filter(|piece| piece.writable).map(|piece| piece.len).sum();
-        ring.add_indirect(table, (pieces.len() * DESC_LEN) as u32, writable, token)
-    }
-}
-
-/// Chains by number, with indirect tables or without.
+/// Chains by number, with indirect tables (virtio 1.3 §2.7.5.3) or without.
 #[derive(Debug)]
 pub(crate) struct PreparedChains {
     /// Pieces of all chains, `most` a chain.
@@ -65,7 +13,8 @@ pub(crate) struct PreparedChains {
     most: usize,
     /// Pieces in use, by chain.
     counts: Vec<u16>,
-    tables: Option<IndirectTables>,
+    /// A table of `most` descriptors a chain.
+    tables: Option<GuestSlice>,
 }
 
 impl PreparedChains {
@@ -76,25 +25,30 @@ impl PreparedChains {
         most: usize,
         indirect: bool,
     ) -> Result<PreparedChains, GuestError> {
-        let tables = match indirect {
-            true => Some(IndirectTables::new(memory, count, most)?),
-            false => None,
-        };
+        let tables = indirect.then(|| memory.allocate(count * most * DESC_LEN, 64)).transpose()?;
         let nothing = BufferPiece { addr: GuestAddr(0), len: 0, writable: false };
         Ok(PreparedChains { pieces: vec![nothing; count * most], most, counts: vec![0; count], tables })
     }
 
+    /// The most pieces of a chain.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Makes chain `number` of `pieces`.
+    #[inline]
     pub(crate) fn set(&mut self, number: usize, pieces: impl IntoIterator<Item = BufferPiece>) {
-        let chain = &mut self.pieces[number * self.most..(number + 1) * self.most];
+        let base = number * self.most;
         let mut count = 0;
-        for (place, piece) in chain.iter_mut().zip(pieces) {
+        for (place, piece) in self.pieces[base..base + self.most].iter_mut().zip(pieces) {
             *place = piece;
             count += 1;
         }
         self.counts[number] = count;
-        if let Some(tables) = &self.tables {
-            tables.write(number, self.get(number));
+        let Some(tables) = &self.tables else { return };
+        for (at, piece) in (0..count).zip(self.get(number)) {
+            let (flags, next) = (piece.flags(at + 1 == count), at + 1);
+            write_desc_at(tables, base + usize::from(at), piece.addr.0, piece.len, flags, next);
         }
     }
 
@@ -108,10 +62,11 @@ impl PreparedChains {
     /// Adds chain `number` to the ring. False when the ring is full.
     #[inline]
     pub(crate) fn add(&self, ring: &mut DriverRing, number: usize, token: u32) -> bool {
-        match &self.tables {
-            Some(tables) => tables.add(ring, number, self.get(number), token),
-            None => ring.add(self.get(number), token),
-        }
+        let pieces = self.get(number);
+        let Some(tables) = &self.tables else { return ring.add(pieces, token) };
+        let table = GuestAddr(tables.guest_addr().0 + (number * self.most * DESC_LEN) as u64);
+        let writable = pieces.iter().filter(|piece| piece.writable).map(|piece| piece.len).sum();
+        ring.add_indirect(table, (pieces.len() * DESC_LEN) as u32, writable, token)
     }
 }
 

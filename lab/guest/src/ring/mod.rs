@@ -11,7 +11,7 @@ mod layout;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueSetup};
-pub(crate) use chains::{IndirectTables, PostedBuffers, PreparedChains};
+pub(crate) use chains::{PostedBuffers, PreparedChains};
 pub use layout::{
     AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE, MAX_SIZE, RingMemory, USED_NO_NOTIFY,
     write_desc_at,
@@ -39,6 +39,13 @@ impl BufferPiece {
     /// The same for the device to write.
     pub fn writable(slice: &GuestSlice, offset: usize, len: usize) -> BufferPiece {
         BufferPiece { writable: true, ..BufferPiece::readable(slice, offset, len) }
+    }
+
+    /// The flags of its descriptor, which may be the last one of its chain.
+    #[inline]
+    fn flags(&self, is_last: bool) -> u16 {
+        let next = if is_last { 0 } else { DESC_NEXT };
+        if self.writable { next | DESC_WRITE } else { next }
     }
 }
 
@@ -173,9 +180,8 @@ impl DriverRing {
         let mut writable = 0u32;
         for (number, segment) in segments.iter().enumerate() {
             let next = self.next[usize::from(at)];
-            let mut flags = if number + 1 < count { DESC_NEXT } else { 0 };
+            let flags = segment.flags(number + 1 == count);
             if segment.writable {
-                flags |= DESC_WRITE;
                 writable = writable.saturating_add(segment.len);
             }
             self.memory.write_desc(at, segment.addr.0, segment.len, flags, next);

@@ -6,7 +6,7 @@ use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, MAX_PAYLOAD, PacketHeader};
 use crate::frames::{FramePool, FrameShape};
 use crate::queue::{DriverQueue, driver_queue, until};
-use crate::ring::{BufferPiece, IndirectTables};
+use crate::ring::{BufferPiece, PreparedChains};
 use crate::{GuestError, GuestMemory, GuestSlice};
 
 /// Headers lie this far apart, so that none share a cache line.
@@ -29,8 +29,8 @@ pub struct VsockTx {
     /// Headers of the others.
     headers: GuestSlice,
     free_headers: Vec<u32>,
-    /// One table a header.
-    tables: Option<IndirectTables>,
+    /// The chains that have tables, by header.
+    tables: Option<PreparedChains>,
     segments: Vec<BufferPiece>,
 }
 
@@ -61,7 +61,7 @@ impl VsockTx {
             free_headers: (0..size as u32).rev().collect(),
             tables: match indirect {
                 // A table must not be longer than the queue (§2.7.5.3.1).
-                true => Some(IndirectTables::new(memory, size, size.min(TABLE_ENTRIES))?),
+                true => Some(PreparedChains::new(memory, size, size.min(TABLE_ENTRIES), true)?),
                 false => None,
             },
             segments: Vec::with_capacity(size),
@@ -98,11 +98,11 @@ impl VsockTx {
         self.segments.clear();
         self.segments.push(BufferPiece::readable(&self.headers, at, HEADER_LEN));
         self.segments.extend(payload);
-        let (ring, segments) = (&mut self.queue.ring, &self.segments[..]);
-        let added = match &self.tables {
-            Some(tables) if segments.len() <= tables.entries() => {
-                tables.write(number as usize, segments);
-                tables.add(ring, number as usize, segments, number)
+        let (ring, segments) = (&mut self.queue.ring, &self.segments);
+        let added = match &mut self.tables {
+            Some(tables) if segments.len() <= tables.most() => {
+                tables.set(number as usize, segments.iter().copied());
+                tables.add(ring, number as usize, number)
             }
             _ => ring.add(segments, number),
         };
