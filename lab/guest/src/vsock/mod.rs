@@ -12,7 +12,6 @@
 mod driver;
 pub mod header;
 mod lease;
-mod loans;
 mod pool;
 mod rx;
 mod stack;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
-use super::loans::LentBuffers;
 use crate::queue::{DriverQueue, driver_queue, until};
 use crate::ring::{BufferPiece, PostedBuffers, PreparedChains, Used};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE};
@@ -18,7 +17,8 @@ const CACHE_LINE: usize = 64;
 pub struct RxPacket<'a> {
     /// The header; its length is that of the payload in the buffer.
     pub header: PacketHeader,
-    loans: &'a Arc<LentBuffers>,
+    /// The buffer, and its number.
+    memory: &'a GuestSlice,
     buffer: u32,
     /// Where the payload begins in the buffer.
     offset: usize,
@@ -30,11 +30,11 @@ pub struct RxPacket<'a> {
 pub(super) enum Kept {
     /// The device gets it again.
     No,
-    /// It comes back through [`LentBuffers`].
+    /// It comes back by [`VsockRx::take_back`].
     Lent,
 }
 
-impl<'a> RxPacket<'a> {
+impl RxPacket<'_> {
     /// Bytes of payload.
     pub fn len(&self) -> usize {
         self.header.len as usize
@@ -47,7 +47,7 @@ impl<'a> RxPacket<'a> {
 
     /// Appends the payload to `bytes`.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        self.memory().append_to(self.offset, self.len(), bytes);
+        self.memory.append_to(self.offset, self.len(), bytes);
     }
 
     /// The payload in a new vector.
@@ -63,25 +63,22 @@ impl<'a> RxPacket<'a> {
     /// When there are not as many bytes.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.len(), "{} bytes from {at} of {}", bytes.len(), self.len());
-        self.memory().read(self.offset + at, bytes);
+        self.memory.read(self.offset + at, bytes);
     }
 
-    /// The loan desk, the buffer's number there and the place of the payload in it. None if the
-    /// device needs this buffer, because half a ring is lent.
-    pub(super) fn lend(&self) -> Option<(&'a Arc<LentBuffers>, u32, usize)> {
-        self.lendable.then_some((self.loans, self.buffer, self.offset))
-    }
-
-    fn memory(&self) -> &'a GuestSlice {
-        self.loans.buffer(self.buffer)
+    /// The buffer's number and the place of the payload in it. None if the device needs this
+    /// buffer, because half a ring is lent.
+    pub(super) fn lend(&self) -> Option<(u32, usize)> {
+        self.lendable.then_some((self.buffer, self.offset))
     }
 }
 
 /// The receive queue. Owned by one thread at a time.
 pub struct VsockRx {
     queue: DriverQueue,
-    /// The buffers, and those of them that were lent and came back.
-    loans: Arc<LentBuffers>,
+    /// A lent one is neither in the ring nor idle: the device can't write to it, and nobody posts
+    /// it.
+    pub(super) buffers: Arc<[GuestSlice]>,
     lent: usize,
     /// The most buffers that may be lent: the device keeps half a ring.
     most_lent: usize,
@@ -114,7 +111,7 @@ impl VsockRx {
         let stride = (front + capacity as usize).next_multiple_of(CACHE_LINE);
         let align = if stride.is_multiple_of(PAGE) { PAGE } else { CACHE_LINE };
         let buffers = (0..count).map(|_| memory.allocate(stride, align));
-        let buffers = buffers.collect::<Result<Box<[GuestSlice]>, GuestError>>()?;
+        let buffers = buffers.collect::<Result<Arc<[GuestSlice]>, GuestError>>()?;
         let mut chains = PreparedChains::new(memory, count, each, indirect)?;
         let piece = (capacity as usize).div_ceil(each);
         for (number, buffer) in buffers.iter().enumerate() {
@@ -126,7 +123,7 @@ impl VsockRx {
         }
         let mut new = VsockRx {
             queue,
-            loans: Arc::new(LentBuffers::new(buffers)),
+            buffers,
             lent: 0,
             most_lent: count - count.min(fit).div_ceil(2),
             front,
@@ -159,7 +156,6 @@ impl VsockRx {
         mut each: impl FnMut(RxPacket<'_>) -> Result<Kept, GuestError>,
     ) -> Result<usize, GuestError> {
         let mut count = 0;
-        self.take_back();
         while count < max {
             let Some(used) = self.posted.reap(&mut self.queue.ring)? else { break };
             let result = self.open(used).and_then(&mut each);
@@ -184,7 +180,8 @@ impl VsockRx {
             )));
         }
         let mut bytes = [0; HEADER_LEN];
-        self.loans.buffer(used.token).read(self.front, &mut bytes);
+        let memory = &self.buffers[used.token as usize];
+        memory.read(self.front, &mut bytes);
         let header = PacketHeader::from_bytes(&bytes);
         let written = used.len - HEADER_LEN as u32;
         if header.len != written {
@@ -195,7 +192,7 @@ impl VsockRx {
         }
         Ok(RxPacket {
             header,
-            loans: &self.loans,
+            memory,
             buffer: used.token,
             offset: self.front + HEADER_LEN,
             lendable: self.lent < self.most_lent,
@@ -240,7 +237,6 @@ impl VsockRx {
     /// [`GuestError::Io`].
     #[inline]
     pub fn publish(&mut self) -> Result<bool, GuestError> {
-        self.take_back();
         self.posted.post(&mut self.queue.ring);
         self.queue.publish()
     }
@@ -251,12 +247,11 @@ impl VsockRx {
         self.posted.writable()
     }
 
-    /// Takes what was lent and came back.
-    #[inline]
-    fn take_back(&mut self) {
+    /// Takes buffers back that were lent. They are posted at the next [`VsockRx::publish`].
+    pub(super) fn take_back(&mut self, numbers: impl Iterator<Item = u32>) {
         let idle = &mut self.posted.idle;
         let before = idle.len();
-        self.loans.back.take(|numbers| idle.extend(numbers.drain(..)));
+        idle.extend(numbers);
         self.lent -= idle.len() - before;
     }
 }

@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 
 use super::{ConnState, Drain, Drained};
 use crate::GuestError;
-use crate::vsock::lease::Arrived;
-use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
+use crate::vsock::{Op, PacketHeader, PacketLease, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
 
 /// Bytes of the buffer for each of many packets: when that many were read, the peer gets its
 /// credit.
@@ -132,7 +131,7 @@ pub(super) struct Conn {
     pub inbox: Inbox,
     /// Payload that waits in the device's buffers; with it, nothing goes to
     /// `inbox`.
-    pub in_place: Option<Arrived>,
+    pub in_place: Option<PacketLease>,
     pub outgoing: Option<Outgoing>,
 
     pub bulk: BulkTraffic,
@@ -227,7 +226,7 @@ impl Conn {
     /// Whether a read would bring something.
     pub(super) fn readable(&self) -> bool {
         if let Some(arrived) = &self.in_place {
-            return !arrived.is_empty();
+            return arrived.packet_count() > 0;
         }
         match self.kind {
             SocketType::Stream => self.inbox.len() > 0,
@@ -279,7 +278,7 @@ impl Conn {
     pub(super) fn discard(&mut self) {
         self.inbox = Inbox::default();
         if let Some(arrived) = &mut self.in_place {
-            *arrived = Arrived::default();
+            drop(arrived.take(Vec::new(), None));
         }
         self.rx.taken = self.rx.received;
     }

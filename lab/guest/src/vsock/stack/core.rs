@@ -3,18 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::conn::{Conn, Key, PeerFault, broke};
 use super::send::Output;
 use super::{ConnId, ConnState, StackCounters, StackOptions};
-use crate::GuestError;
-use crate::vsock::lease::{Arrived, Returned};
-use crate::vsock::loans::Returns;
+use crate::vsock::lease::{Piece, Returned};
 use crate::vsock::rx::Kept;
 use crate::vsock::{
-    CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV,
-    SocketType,
+    CID_ANY, InPlaceCounters, Op, PacketHeader, PacketLease, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH,
+    SHUTDOWN_RCV, SocketType, VsockQueues,
 };
+use crate::{GuestError, GuestSlice};
 
 #[derive(Debug)]
 pub(super) struct StackListener {
@@ -35,15 +35,19 @@ pub(super) struct Core {
     pub counters: StackCounters,
     pub last_fault: Option<String>,
     pub in_place: InPlaceCounters,
-    /// What leases gave back.
-    pub returns: Arc<Returns<Returned>>,
-    pub returned: Returned,
+    /// The buffers that leases may hold; what they give back, and their way to do so.
+    buffers: Arc<[GuestSlice]>,
+    pub returned: Receiver<Returned>,
+    returns: Sender<Returned>,
+    /// Empty lists of packets, to be filled again.
+    pub spare: Vec<Vec<Piece>>,
 }
 
 impl Core {
-    pub(super) fn new(cid: u64, options: StackOptions) -> Core {
+    pub(super) fn new(queues: &VsockQueues, options: StackOptions) -> Core {
+        let (returns, returned) = channel();
         Core {
-            cid,
+            cid: queues.cid,
             options,
             conns: BTreeMap::new(),
             next_id: 0,
@@ -53,8 +57,10 @@ impl Core {
             counters: StackCounters::default(),
             last_fault: None,
             in_place: InPlaceCounters::default(),
-            returns: Arc::default(),
-            returned: Returned::default(),
+            buffers: Arc::clone(&queues.rx.buffers),
+            returned,
+            returns,
+            spare: Vec::new(),
         }
     }
 
@@ -83,7 +89,7 @@ impl Core {
         let id = ConnId(self.next_id);
         self.next_id += 1;
         let mut conn = Conn::new(key, self.cid, kind, self.options.buf_alloc);
-        conn.in_place = in_place.then(Arrived::default);
+        conn.in_place = in_place.then(|| PacketLease::new(Vec::new(), &self.buffers, &self.returns));
         self.conns.insert(id, conn);
         self.keys.insert(key, id);
         id
@@ -93,6 +99,12 @@ impl Core {
     pub(super) fn remove(&mut self, id: ConnId) {
         self.unlink(id);
         self.conns.remove(&id);
+    }
+
+    /// Takes what waits in a connection that is received in place, for its program.
+    pub(super) fn take_arrived(&mut self, id: ConnId) -> Option<PacketLease> {
+        let arrived = self.conns.get_mut(&id)?.in_place.as_mut()?;
+        Some(arrived.take(self.spare.pop().unwrap_or_default(), Some(id)))
     }
 
     /// Takes a connection's addresses out, so that its packets are of no

@@ -37,7 +37,7 @@ pub struct VsockStack {
 impl VsockStack {
     /// A stack over `queues`.
     pub fn new(queues: VsockQueues, options: StackOptions) -> VsockStack {
-        let core = Core::new(queues.cid, options);
+        let core = Core::new(&queues, options);
         VsockStack { queues, core, next_port: FIRST_PORT }
     }
 

@@ -4,15 +4,25 @@
 use super::conn::PeerFault;
 use super::core::Core;
 use super::{ConnId, Drain};
+use crate::vsock::lease::Returned;
 use crate::vsock::rx::Kept;
-use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
+use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, VsockRx};
+
+/// Lists of packets kept to be filled again: as many leases as a program may
+/// drop between two turns without an allocation later.
+const SPARE_LISTS: usize = 16;
 
 impl Core {
-    /// Counts what leases gave back as read.
-    pub(super) fn take_returns(&mut self) {
-        self.returns.take(|returned| self.returned.append(returned));
-        while let Some((id, bytes)) = self.returned.read.pop() {
-            if let Some(conn) = self.get_mut(id) {
+    /// Takes what leases gave back: `rx` gets its buffers, and senders their credit.
+    pub(super) fn take_returns(&mut self, rx: &mut VsockRx) {
+        while let Ok(Returned { read, mut list }) = self.returned.try_recv() {
+            rx.take_back(list.drain(..).filter_map(|piece| piece.buffer()));
+            if self.spare.len() < SPARE_LISTS {
+                self.spare.push(list);
+            }
+            if let Some((id, bytes)) = read
+                && let Some(conn) = self.get_mut(id)
+            {
                 conn.count_read(bytes);
                 self.after_read(id);
             }

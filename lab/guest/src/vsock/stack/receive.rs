@@ -11,7 +11,7 @@ use super::conn::Conn;
 use super::{ConnId, ConnState, Drain, Drained, Received, VsockStack};
 use crate::GuestError;
 use crate::vsock::SocketType;
-use crate::vsock::lease::{Arrived, InPlaceCounters, PacketLease};
+use crate::vsock::lease::{InPlaceCounters, PacketLease};
 
 // The values of [`VsockStack::poll_value`] are those of a window of mapped receive.
 pub use zerowire_wire::mapped::{POLL_DATA, POLL_END, POLL_NOTHING};
@@ -131,20 +131,18 @@ impl VsockStack {
         let Some(arrived) = &conn.in_place else {
             return Err(GuestError::WrongReceive { in_place: false });
         };
-        if arrived.is_empty() {
+        if arrived.packet_count() == 0 {
             return match conn.state {
                 _ if conn.ended() => Ok(Dequeued::End),
                 ConnState::Established => Ok(Dequeued::Empty),
                 state => Err(GuestError::NotConnected { state }),
             };
         }
-        let list = Arrived::new(&mut self.core.returned);
-        let arrived = self.core.need(id)?.in_place.replace(list).unwrap_or_default();
-        let lease = PacketLease::new(arrived, id, &self.core.returns);
+        let lease = self.core.take_arrived(id);
         // If the peer has shut down both ways, this was all.
         self.core.after_read(id);
         self.push_out()?;
-        Ok(Dequeued::Packets(lease))
+        Ok(lease.map_or(Dequeued::Empty, Dequeued::Packets))
     }
 
     /// Waits until `lowat` bytes are there (SO_RCVLOWAT), or the end, and

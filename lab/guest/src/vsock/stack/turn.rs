@@ -41,7 +41,7 @@ impl VsockStack {
         let (core, VsockQueues { rx, tx, .. }) = (&mut self.core, &mut self.queues);
         let reaped = tx.reap()?;
         core.output.wants_room &= reaped == 0;
-        core.take_returns();
+        core.take_returns(rx);
         let budget = BUDGET.min(MOST_WAITING.saturating_sub(core.output.packets.len()));
         let received = rx.try_harvest(budget, |packet| core.input(&packet))?;
         core.output.flush(tx)?;
