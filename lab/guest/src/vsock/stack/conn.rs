@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use super::{ConnState, Drain, Drained};
-use crate::GuestError;
 use crate::vsock::{Op, PacketHeader, PacketLease, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
 
 /// Bytes of the buffer for each of many packets: when that many were read, the peer gets its
@@ -190,10 +189,10 @@ impl Conn {
     }
 
     /// Takes the peer's credit from a header.
-    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<(), PeerFault> {
+    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<(), String> {
         let moved = header.fwd_cnt.wrapping_sub(self.tx.peer_fwd_cnt);
         if moved > self.tx.sent.wrapping_sub(self.tx.peer_fwd_cnt) {
-            return Err(PeerFault::new(
+            return Err(fault(
                 format!(
                     "fwd_cnt went back, or beyond the bytes sent (before {}, sent {}; 5.10.6.3)",
                     self.tx.peer_fwd_cnt, self.tx.sent
@@ -209,11 +208,11 @@ impl Conn {
     }
 
     /// Counts received payload after checking that the peer kept to its credit.
-    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), PeerFault> {
+    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), String> {
         let received = self.rx.received.wrapping_add(header.len);
         let held = u64::from(self.rx.received.wrapping_sub(self.rx.taken_told)) + u64::from(header.len);
         if held > u64::from(self.rx.buf_alloc) {
-            return Err(PeerFault::new(
+            return Err(fault(
                 format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.rx.buf_alloc),
                 header,
             ));
@@ -284,17 +283,7 @@ impl Conn {
     }
 }
 
-/// What a connection's peer did wrong: it ends that connection.
-#[derive(Debug)]
-pub(super) struct PeerFault(pub String);
-
-impl PeerFault {
-    pub(super) fn new(rule: impl std::fmt::Display, header: &PacketHeader) -> PeerFault {
-        PeerFault(format!("{rule}: {header:?}"))
-    }
-}
-
-/// What the device did wrong: packets that it must not pass on, whoever sent them.
-pub(super) fn broke(rule: impl std::fmt::Display, header: &PacketHeader) -> GuestError {
-    GuestError::DeviceBrokeRule(format!("{rule}: {header:?}"))
+/// What a peer did wrong with this packet.
+pub(super) fn fault(rule: impl std::fmt::Display, header: &PacketHeader) -> String {
+    format!("{rule}: {header:?}")
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::conn::{Conn, Key, PeerFault, broke};
+use super::conn::{Conn, Key, fault};
 use super::send::Output;
 use super::{ConnId, ConnState, StackCounters, StackOptions};
 use crate::vsock::lease::{Piece, Returned};
@@ -179,20 +179,22 @@ impl Core {
     /// Handles a received packet.
     pub(super) fn input(&mut self, packet: &RxPacket<'_>) -> Result<Kept, GuestError> {
         let header = &packet.header;
+        // The device must not pass such packets on, whoever sent them.
+        let broken = |rule: &str| GuestError::DeviceBrokeRule(fault(rule, header));
         if header.dst_cid != self.cid {
-            return Err(broke(format!("dst_cid is not the guest's {} (5.10.6)", self.cid), header));
+            return Err(broken(&format!("dst_cid is not the guest's {} (5.10.6)", self.cid)));
         }
         if header.src_cid < 2 || header.src_cid >= CID_ANY || header.src_cid == self.cid {
-            return Err(broke("src_cid is of nobody who can send (5.10.4)", header));
+            return Err(broken("src_cid is of nobody who can send (5.10.4)"));
         }
         let Some(op) = header.op() else {
-            return Err(broke("the operation is unknown (5.10.6)", header));
+            return Err(broken("the operation is unknown (5.10.6)"));
         };
         let Some(kind) = SocketType::new(header.kind) else {
-            return Err(broke("the socket type is unknown (5.10.6)", header));
+            return Err(broken("the socket type is unknown (5.10.6)"));
         };
         if header.len > 0 && op != Op::Rw {
-            return Err(broke("payload in a packet other than RW (5.10.6.4)", header));
+            return Err(broken("payload in a packet other than RW (5.10.6.4)"));
         }
         let allowed = match (op, kind) {
             (Op::Shutdown, _) => SHUTDOWN_BOTH,
@@ -200,7 +202,7 @@ impl Core {
             _ => 0,
         };
         if header.flags & !allowed != 0 || op == Op::Shutdown && header.flags == 0 {
-            return Err(broke("the flags don't fit the operation (5.10.6)", header));
+            return Err(broken("the flags don't fit the operation (5.10.6)"));
         }
         let key = Key { local_port: header.dst_port, cid: header.src_cid, port: header.src_port };
         match self.keys.get(&key).copied() {
@@ -217,9 +219,9 @@ impl Core {
         }
     }
 
-    fn note_fault(&mut self, fault: PeerFault) {
+    fn note_fault(&mut self, fault: String) {
         self.counters.faults += 1;
-        self.last_fault = Some(fault.0);
+        self.last_fault = Some(fault);
     }
 
     /// A packet of no connection.
@@ -228,7 +230,7 @@ impl Core {
             Op::Rst => self.counters.stray_resets += 1,
             Op::Request => {
                 if header.fwd_cnt != 0 {
-                    self.note_fault(PeerFault::new("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
+                    self.note_fault(fault("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
                     return self.refuse(header);
                 }
                 let backlog = self.options.backlog;
@@ -265,12 +267,12 @@ impl Core {
         packet: &RxPacket<'_>,
         op: Op,
         kind: SocketType,
-    ) -> Result<Kept, PeerFault> {
+    ) -> Result<Kept, String> {
         let header = &packet.header;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.kind != kind {
             let rule = format!("the connection is of type {:?} (5.10.6)", conn.kind);
-            return Err(PeerFault::new(rule, header));
+            return Err(fault(rule, header));
         }
         let both = conn.shutdown.peer == SHUTDOWN_BOTH || conn.shutdown.own == SHUTDOWN_BOTH;
         match (conn.state, op) {
@@ -288,7 +290,7 @@ impl Core {
                 return Ok(Kept::No);
             }
             (state @ ConnState::Connecting, _) | (state, Op::Request | Op::Response) => {
-                return Err(PeerFault::new(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
+                return Err(fault(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
             }
             _ => {}
         }

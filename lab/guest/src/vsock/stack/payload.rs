@@ -1,7 +1,7 @@
 //! Where payload goes: it is kept in place, copied to the inbox, or drained. And how it leaves the
 //! buffers again.
 
-use super::conn::PeerFault;
+use super::conn::fault;
 use super::core::Core;
 use super::{ConnId, Drain};
 use crate::vsock::lease::Returned;
@@ -29,13 +29,13 @@ impl Core {
         }
     }
 
-    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, PeerFault> {
+    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, String> {
         let header = &packet.header;
         let mut in_place = self.in_place;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.shutdown.peer & SHUTDOWN_SEND != 0 {
             let rule = "payload after the peer said that it sends no more (5.10.6.5)";
-            return Err(PeerFault::new(rule, header));
+            return Err(fault(rule, header));
         }
         conn.count_received(header)?;
         if conn.given_up || conn.shutdown.own & SHUTDOWN_RCV != 0 {
