@@ -3,7 +3,8 @@
 //! They belong to the device, which may change them at any time and may react to each access. So
 //! each access is one volatile access of the register's own width (virtio 1.3 §4.1.3.1).
 
-use std::fs::OpenOptions;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,10 +15,16 @@ use super::capabilities::BarRange;
 use crate::GuestError;
 use crate::memory::LeInt;
 
+/// Opens a file of a device for reading and writing. To read a uio descriptor does not block.
+pub(super) fn open(path: &Path) -> Result<File, GuestError> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    file.map_err(|e| GuestError::io(format!("opening {} (as root)", path.display()), e))
+}
+
 /// Maps a BAR: `resourceN` of a device.
 pub(super) fn map(path: &Path) -> Result<Mapping, GuestError> {
     let failed = |what: &str, e: std::io::Error| GuestError::io(format!("{what} {}", path.display()), e);
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed("opening", e))?;
+    let file = open(path)?;
     let len = file.metadata().map_err(|e| failed("reading the size of", e))?.len() as usize;
     let mapped = Mapping::shared_with(&file, 0, len, READ_WRITE, MapFlags::empty());
     mapped.map_err(|e| failed("mapping", e.into()))

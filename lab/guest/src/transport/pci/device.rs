@@ -53,9 +53,10 @@ pub struct PciDevice {
     notify: Registers,
     multiplier: u32,
     config: Option<Registers>,
-    /// An opening of the uio device, so that the kernel stops the device when
-    /// this process ends: above the descriptors of all memory. Closed before
-    /// `line`, whose lock keeps other programs out.
+    /// A second opening of the uio device. Whenever one is closed, the kernel stops its DMA
+    /// (`release` in drivers/uio/uio_pci_generic.c). So it does when this process ends: this
+    /// descriptor is above those of all memory. Closed before `line`, whose lock keeps other
+    /// programs out.
     stop: OwnedFd,
     line: Arc<UioInterrupt>,
     /// True: queues wait for `line`. False: a timer stands for it.
@@ -78,7 +79,7 @@ impl PciDevice {
         let folder = sysfs.device(address);
         let uio_path = Path::new("/dev").join(sysfs.uio(address)?);
         let uio = UioInterrupt::open_uio(&uio_path)?;
-        let mut stop = UioInterrupt::open_to_stop(&uio_path)?;
+        let mut stop = bar::open(&uio_path)?.into();
         raise_above(&mut stop, uio.as_fd())?;
         let config = folder.join("config");
         let bytes = std::fs::read(&config);
@@ -100,7 +101,7 @@ impl PciDevice {
         let (common, notify, isr) = (Common(registers(common)?), registers(notify)?, registers(isr)?);
         let device = device.map(registers).transpose()?;
         let has_interrupt = options.interrupts && UioInterrupt::exists(&uio);
-        let line = Arc::new(UioInterrupt::new(uio, Command::open(&config)?, isr));
+        let line = Arc::new(UioInterrupt::new(uio, Command(bar::open(&config)?), isr));
         let mut opened = PciDevice {
             address,
             common,

@@ -5,10 +5,10 @@
 //! The driver reads the interrupt status, by which the device lets go of the line, and unmasks it.
 //! If the device pulled it again in between, the interrupt comes again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::bar::Registers;
+use super::bar::{Registers, open};
 use crate::GuestError;
 
 /// Offset of the command register in configuration space (PCI 3.0 §6.2.2).
@@ -32,17 +32,11 @@ const NO_INTX: u16 = 1 << 10;
 /// For a program that ends to let go of its device.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// The command register.
+/// The command register, in the device's configuration space.
 #[derive(Debug)]
-pub(super) struct Command(File);
+pub(super) struct Command(pub File);
 
 impl Command {
-    /// Of the device whose configuration space this is.
-    pub(super) fn open(config: &Path) -> Result<Command, GuestError> {
-        let file = OpenOptions::new().read(true).write(true).open(config);
-        file.map(Command).map_err(|e| GuestError::io(format!("opening {} (as root)", config.display()), e))
-    }
-
     /// Lets the device use memory, or stops it from that and from
     /// interrupting.
     pub(super) fn let_run(&self, on: bool) -> io::Result<()> {
@@ -77,25 +71,15 @@ impl UioInterrupt {
         UioInterrupt { uio, command, status }
     }
 
-    /// Opens the device a second time. The kernel stops its DMA whenever an
-    /// opening is closed (`release` in drivers/uio/uio_pci_generic.c).
-    pub(super) fn open_to_stop(path: &Path) -> Result<OwnedFd, GuestError> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        file.map(OwnedFd::from).map_err(|e| GuestError::io(format!("opening {}", path.display()), e))
-    }
-
     /// Opens the descriptor of a device. One program has it at a time.
     pub(super) fn open_uio(path: &Path) -> Result<File, GuestError> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let failed = |what: &str, e: io::Error| GuestError::io(format!("{what} {}", path.display()), e);
-        let file = options.open(path).map_err(|e| failed("opening (as root)", e))?;
+        let file = open(path)?;
         let start = Instant::now();
         // One that was killed just now may not have let go yet.
         while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK || start.elapsed() > LET_GO {
                 let what = "locking (if it would block, another program drives the device)";
-                return Err(failed(what, error.into()));
+                return Err(GuestError::io(format!("{what} {}", path.display()), error));
             }
             thread::sleep(Duration::from_millis(5));
         }

@@ -57,20 +57,15 @@ impl Sysfs {
             }
         }
         let candidates = if ours.is_empty() { free } else { ours };
-        match candidates[..] {
-            [address] => Ok(address),
-            [] => Err(GuestError::BadDevice {
-                device: format!("{VENDOR:04x}:{id:04x}"),
-                rule: format!(
-                    "there is none that the kernel does not use (in use: {}); add one to the machine, or name one",
-                    list(&used)
-                ),
-            }),
-            _ => Err(GuestError::BadDevice {
-                device: format!("{VENDOR:04x}:{id:04x}"),
-                rule: format!("there are several: {}; name one", list(&candidates)),
-            }),
-        }
+        let rule = match candidates[..] {
+            [address] => return Ok(address),
+            [] => format!(
+                "there is none that the kernel does not use (in use: {}); add one to the machine, or name one",
+                list(&used)
+            ),
+            _ => format!("there are several: {}; name one", list(&candidates)),
+        };
+        Err(GuestError::BadDevice { device: format!("{VENDOR:04x}:{id:04x}"), rule })
     }
 
     /// Name of the driver that has a device.

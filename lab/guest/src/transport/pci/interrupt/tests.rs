@@ -14,7 +14,7 @@ fn one_program_has_a_device() {
 fn bits_of_the_command_register_change_alone() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), [9, 9, 9, 9, 1, 5, 9, 9]).unwrap();
-    let command = Command::open(file.path()).unwrap();
+    let command = Command(open(file.path()).unwrap());
     let seen = || std::fs::read(file.path()).unwrap();
     command.let_run(true).unwrap();
     command.mask(false).unwrap();
