@@ -4,7 +4,6 @@
 //! and an [`Interrupt`] a queue. So they don't know whether the device is a vhost-user back end or
 //! sits on a bus.
 
-mod connect;
 mod inflight;
 mod log;
 pub mod pci;

@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_vhost_user::{
@@ -20,7 +21,6 @@ use zerowire_vhost_user::{
     VringState, WireError, features, protocol,
 };
 
-use super::connect::connect_patiently;
 use super::inflight::InflightArea;
 use super::log::Logging;
 use super::{
@@ -418,6 +418,23 @@ impl Transport for VhostUser {
             self.set_status(0)?;
         }
         Ok(())
+    }
+}
+
+/// Connects, again and again while the path is missing or refuses.
+fn connect_patiently(path: &Path, patience: Duration) -> Result<UnixStream, GuestError> {
+    let start = Instant::now();
+    loop {
+        let error = match UnixStream::connect(path) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let may_come = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+        if !may_come || start.elapsed() >= patience {
+            let what = format!("connecting to the vhost-user socket {}", path.display());
+            return Err(GuestError::io(what, error));
+        }
+        thread::sleep(Duration::from_millis(2));
     }
 }
 

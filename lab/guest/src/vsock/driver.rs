@@ -127,13 +127,6 @@ impl<T: Transport> VsockDriver<T> {
     /// The guest's CID, from the configuration space (§5.10.4).
     fn read_cid(&mut self) -> Result<u64, GuestError> {
         let bytes = self.transport().config(0, 8)?;
-        match <[u8; 8]>::try_from(bytes) {
-            Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
-            Err(bytes) => Err(GuestError::BadSetting {
-                what: "the number of bytes of guest_cid",
-                value: bytes.len() as u64,
-                rule: "8",
-            }),
-        }
+        Ok(bytes.iter().rev().fold(0, |cid, &byte| cid << 8 | u64::from(byte)))
     }
 }
