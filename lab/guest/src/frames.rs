@@ -69,11 +69,12 @@ impl FrameShape {
         }
     }
 
-    /// Bytes from one payload piece to the next. Where pieces must not touch,
-    /// that is a cache line more than they can fill.
-    fn piece_stride(&self) -> usize {
+    /// Bytes from one payload piece to the next. Where pieces must not touch, that is a cache line
+    /// more than they can fill. In a single descriptor a header of `header_len` bytes is in front.
+    fn piece_stride(&self, header_len: usize) -> usize {
         let filled = self.piece_len(self.capacity).next_multiple_of(LINE);
         match self.layout {
+            Layout::Single => (header_len + self.capacity).next_multiple_of(LINE),
             Layout::Segments(_) | Layout::Pieces(_) => filled + LINE,
             _ => filled,
         }
@@ -86,14 +87,6 @@ impl FrameShape {
             _ => 1 + self.pieces(),
         }
     }
-
-    /// Bytes that a frame of `capacity` takes in the pool's payload memory.
-    fn footprint(&self, header_len: usize) -> usize {
-        match self.layout {
-            Layout::Single => (header_len + self.capacity).next_multiple_of(LINE),
-            _ => self.pieces() * self.piece_stride(),
-        }
-    }
 }
 
 /// Frames written once and sent as often as wanted. Owns its guest memory. Keep it while its frames
@@ -102,10 +95,9 @@ impl FrameShape {
 pub struct FramePool {
     shape: FrameShape,
     count: usize,
-    stride: usize,
     headers: GuestSlice,
     payload: GuestSlice,
-    /// Where each payload piece begins in `payload`, `stride` a frame.
+    /// Where each payload piece begins in `payload`, as many a frame as the longest one has.
     places: Vec<usize>,
     chains: PreparedChains,
 }
@@ -139,18 +131,16 @@ impl FramePool {
             });
         }
         shape.check()?;
-        let (stride, footprint) = (shape.max_segments(), shape.footprint(header_len));
-        let mut pool = FramePool {
+        let (pieces, stride) = (count * shape.pieces(), shape.piece_stride(header_len));
+        let order = if shape.layout == Layout::Pages { shuffled(pieces) } else { (0..pieces).collect() };
+        Ok(FramePool {
             shape,
             count,
-            stride,
             headers: memory.allocate(count * HEADER_STRIDE, LINE)?,
-            payload: memory.allocate(count * footprint, PAGE)?,
-            places: vec![0; count * stride],
-            chains: PreparedChains::new(memory, count, stride, shape.indirect)?,
-        };
-        pool.place(footprint);
-        Ok(pool)
+            payload: memory.allocate(pieces * stride, PAGE)?,
+            places: order.into_iter().map(|place| place * stride).collect(),
+            chains: PreparedChains::new(memory, count, shape.max_segments(), shape.indirect)?,
+        })
     }
 
     /// A pool of frames that together fill about `working_set` bytes (at
@@ -168,7 +158,7 @@ impl FramePool {
         frame: &[u8],
     ) -> Result<FramePool, GuestError> {
         shape.check()?;
-        let count = working_set / shape.footprint(HEADER_LEN);
+        let count = working_set / (shape.pieces() * shape.piece_stride(HEADER_LEN));
         let mut pool = FramePool::new(memory, shape, count.max(1))?;
         for index in 0..pool.count {
             pool.set(index, header, frame)?;
@@ -200,7 +190,7 @@ impl FramePool {
             return Err(GuestError::FrameTooLong { len, capacity });
         }
         let FramePool { headers, payload, chains, .. } = self;
-        let places = &self.places[index * self.stride..];
+        let places = &self.places[index * self.shape.pieces()..];
         if self.shape.layout == Layout::Single {
             payload.write(places[0], header);
             payload.write(places[0] + header.len(), frame);
@@ -209,7 +199,7 @@ impl FramePool {
         }
         let at = index * HEADER_STRIDE;
         headers.write(at, header);
-        let pieces = frame.chunks(self.shape.piece_len(len)).zip(&places[1..]).map(|(bytes, &at)| {
+        let pieces = frame.chunks(self.shape.piece_len(len)).zip(places).map(|(bytes, &at)| {
             payload.write(at, bytes);
             BufferPiece::readable(payload, at, bytes.len())
         });
@@ -229,23 +219,6 @@ impl FramePool {
     #[inline]
     pub(crate) fn add(&self, ring: &mut DriverRing, index: usize, token: u32) -> bool {
         self.chains.add(ring, index, token)
-    }
-
-    /// Decides where each piece lies, `footprint` bytes a frame.
-    fn place(&mut self, footprint: usize) {
-        if self.shape.layout == Layout::Pages {
-            let each = self.stride - 1;
-            for (number, page) in shuffled(self.count * each).into_iter().enumerate() {
-                self.places[number / each * self.stride + 1 + number % each] = page * PAGE;
-            }
-            return;
-        }
-        let piece_stride = self.shape.piece_stride();
-        for (number, place) in self.places.iter_mut().enumerate() {
-            // The first place is that of a header with payload.
-            let piece = (number % self.stride).saturating_sub(1);
-            *place = number / self.stride * footprint + piece * piece_stride;
-        }
     }
 }
 

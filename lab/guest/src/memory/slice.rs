@@ -67,23 +67,17 @@ unsafe impl Sync for GuestSlice {}
 impl GuestSlice {
     pub(super) fn allocate(region: &Arc<Region>, len: usize, align: usize) -> Option<GuestSlice> {
         let offset = region.take(len, align)?;
-        Some(GuestSlice {
-            base: region.base().wrapping_add(offset),
-            len,
-            owner: Arc::new(Owner { region: Arc::clone(region), taken: (offset, len) }),
-        })
+        Some(GuestSlice::new(region, (offset, len), offset, len))
     }
 
     pub(super) fn view(region: &Arc<Region>, addr: GuestAddr, len: usize) -> Option<GuestSlice> {
         let offset = usize::try_from(addr.0.checked_sub(region.guest_addr().0)?).ok()?;
-        if offset.checked_add(len)? > region.len() {
-            return None;
-        }
-        Some(GuestSlice {
-            base: region.base().wrapping_add(offset),
-            len,
-            owner: Arc::new(Owner { region: Arc::clone(region), taken: (0, 0) }),
-        })
+        (offset.checked_add(len)? <= region.len()).then(|| GuestSlice::new(region, (0, 0), offset, len))
+    }
+
+    fn new(region: &Arc<Region>, taken: (usize, usize), offset: usize, len: usize) -> GuestSlice {
+        let owner = Arc::new(Owner { region: Arc::clone(region), taken });
+        GuestSlice { owner, base: region.base().wrapping_add(offset), len }
     }
 
     /// Bytes.
