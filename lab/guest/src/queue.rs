@@ -193,6 +193,28 @@ pub(crate) fn until<Q: DerefMut<Target = DriverQueue>, R>(
     }
 }
 
+/// Gives a queue that reaps the verb `drain`.
+macro_rules! drains {
+    ($queue:ty) => {
+        impl $queue {
+            /// Publishes, then waits and reaps until nothing is in flight. False when that takes
+            /// longer than `timeout`.
+            ///
+            /// # Errors
+            /// Those of its `reap` and of [`DriverQueue::wait`]($crate::DriverQueue::wait).
+            pub fn drain(&mut self, timeout: std::time::Duration) -> Result<bool, $crate::GuestError> {
+                self.publish()?;
+                let drained = $crate::queue::until(self, timeout, |queue| {
+                    queue.reap()?;
+                    Ok((queue.in_flight() == 0).then_some(()))
+                });
+                Ok(drained?.is_some())
+            }
+        }
+    };
+}
+pub(crate) use drains;
+
 /// Gives a queue the verbs of the [`DriverQueue`] in its field `queue`.
 macro_rules! driver_queue {
     ($queue:ty) => {

@@ -1,9 +1,7 @@
 //! A transmit queue.
 
-use std::time::Duration;
-
 use crate::frames::{FramePool, FrameShape};
-use crate::queue::{DriverQueue, driver_queue, until};
+use crate::queue::{DriverQueue, drains, driver_queue};
 use crate::{GuestError, GuestMemory};
 
 use super::header::VirtioNetHdr;
@@ -24,6 +22,7 @@ pub struct TxQueue {
 }
 
 driver_queue!(TxQueue);
+drains!(TxQueue);
 
 impl TxQueue {
     pub(super) fn new(
@@ -89,19 +88,5 @@ impl TxQueue {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Publishes, then waits and reaps until nothing is in flight. False when
-    /// that takes longer than `timeout`.
-    ///
-    /// # Errors
-    /// Those of [`TxQueue::reap`] and [`DriverQueue::wait`].
-    pub fn drain(&mut self, timeout: Duration) -> Result<bool, GuestError> {
-        self.publish()?;
-        let drained = until(self, timeout, |queue| {
-            queue.reap()?;
-            Ok((queue.in_flight() == 0).then_some(()))
-        });
-        Ok(drained?.is_some())
     }
 }

@@ -1,11 +1,9 @@
 //! The queue of packets from the guest.
 
-use std::time::Duration;
-
 use super::driver::VsockOptions;
-use super::header::{HEADER_LEN, MAX_PAYLOAD, PacketHeader};
+use super::{HEADER_LEN, MAX_PAYLOAD, PacketHeader};
 use crate::frames::{FramePool, FrameShape};
-use crate::queue::{DriverQueue, driver_queue, until};
+use crate::queue::{DriverQueue, drains, driver_queue};
 use crate::ring::{BufferPiece, PreparedChains};
 use crate::{GuestError, GuestMemory, GuestSlice};
 
@@ -35,6 +33,7 @@ pub struct VsockTx {
 }
 
 driver_queue!(VsockTx);
+drains!(VsockTx);
 
 impl VsockTx {
     pub(super) fn new(
@@ -127,19 +126,5 @@ impl VsockTx {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Publishes, then waits and reaps until nothing is in flight. False when
-    /// that takes longer than `timeout`.
-    ///
-    /// # Errors
-    /// Those of [`VsockTx::reap`] and [`DriverQueue::wait`].
-    pub fn drain(&mut self, timeout: Duration) -> Result<bool, GuestError> {
-        self.publish()?;
-        let drained = until(self, timeout, |queue| {
-            queue.reap()?;
-            Ok((queue.in_flight() == 0).then_some(()))
-        });
-        Ok(drained?.is_some())
     }
 }
