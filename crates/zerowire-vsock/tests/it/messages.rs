@@ -5,9 +5,10 @@ use std::time::Duration;
 use crate::support::raw::RawGuest;
 use crate::support::vsock::{Guest, Messages, Vm, VsockBackend, pattern};
 use crate::support::{PATIENCE, wait_until};
+use zerowire_guest::features;
 use zerowire_guest::vsock::{
-    ConnId, ConnState, F_SEQPACKET, HOST_CID, Layout, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType,
-    StackOptions, VsockOptions,
+    ConnId, ConnState, HOST_CID, Layout, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType, StackOptions,
+    VsockOptions,
 };
 
 const SIZES: [usize; 13] = [1, 2, 43, 44, 1000, 4051, 4052, 4053, 8104, 65_535, 65_536, 65_537, 200_000];
@@ -300,7 +301,7 @@ fn a_program_that_closes_with_something_unread_loses_nothing_of_its_own() {
 fn a_driver_without_messages_neither_sends_nor_gets_them() {
     let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
     let all = VsockOptions::default();
-    let streams = VsockOptions { wanted: all.wanted & !F_SEQPACKET, ..all };
+    let streams = VsockOptions { wanted: all.wanted & !features::VSOCK_SEQPACKET, ..all };
     let mut guest = backend.guest_with("vm", &streams, StackOptions::default());
     let mut other = backend.guest("other");
     // To the host, though a program listens there.

@@ -10,7 +10,6 @@
 //! the guest was moved) does not happen here.
 
 mod driver;
-pub mod header;
 mod lease;
 mod pool;
 mod rx;
@@ -21,10 +20,6 @@ use zerowire_vhost_user::features;
 
 pub use crate::frames::Layout;
 pub use driver::{VsockDriver, VsockOptions, VsockQueues};
-pub use header::{
-    CID_ANY, HEADER_LEN, HOST_CID, MAX_PAYLOAD, Op, PacketHeader, RW_EOM, RW_EOR, SHUTDOWN_BOTH,
-    SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,
-};
 pub use lease::{InPlaceCounters, Packet, PacketLease};
 pub use pool::{PayloadPool, StreamSum};
 pub use rx::{RxPacket, VsockRx};
@@ -33,16 +28,19 @@ pub use stack::{
     StackOptions, VsockStack,
 };
 pub use tx::VsockTx;
+// The packet header is plain numbers; nothing is checked, so that tests can send any.
+pub use zerowire_wire::vsock::{
+    HEADER_LEN, HOST_CID, Header as PacketHeader, Kind as SocketType, MAX_PAYLOAD, Op, SEQ_EOM as RW_EOM,
+    SEQ_EOR as RW_EOR, SHUT_BOTH as SHUTDOWN_BOTH, SHUT_RECEIVE as SHUTDOWN_RCV, SHUT_SEND as SHUTDOWN_SEND,
+};
+
+/// The CID that stands for any one, never an address of a packet.
+pub const CID_ANY: u64 = 0xffff_ffff;
 
 /// The queue toward the guest (§5.10.2).
 pub const RX_QUEUE: u16 = 0;
 /// The queue from the guest.
 pub const TX_QUEUE: u16 = 1;
-
-/// Feature bit 0: STREAM sockets (§5.10.3).
-pub const F_STREAM: u64 = 1 << 0;
-/// Feature bit 1: SEQPACKET sockets.
-pub const F_SEQPACKET: u64 = 1 << 1;
 
 /// Every feature that this driver can use.
 pub const SUPPORTED: u64 = features::VERSION_1
@@ -50,5 +48,5 @@ pub const SUPPORTED: u64 = features::VERSION_1
     | features::RING_INDIRECT_DESC
     | features::RING_EVENT_IDX
     | features::IN_ORDER
-    | F_STREAM
-    | F_SEQPACKET;
+    | features::VSOCK_STREAM
+    | features::VSOCK_SEQPACKET;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::driver::VsockOptions;
-use super::header::{HEADER_LEN, PacketHeader};
+use super::{HEADER_LEN, PacketHeader};
 use crate::queue::{DriverQueue, driver_queue, until};
 use crate::ring::{BufferPiece, PostedBuffers, PreparedChains, Used};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE};

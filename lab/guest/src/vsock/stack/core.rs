@@ -27,7 +27,7 @@ pub(super) struct StackListener {
 pub(super) struct Core {
     pub cid: u64,
     pub options: StackOptions,
-    conns: BTreeMap<ConnId, Conn>,
+    pub conns: BTreeMap<ConnId, Conn>,
     next_id: u64,
     pub keys: HashMap<Key, ConnId>,
     pub listeners: HashMap<u32, StackListener>,
@@ -75,14 +75,6 @@ impl Core {
     /// The connection, or the error that there is none.
     pub(super) fn need(&mut self, id: ConnId) -> Result<&mut Conn, GuestError> {
         self.get_mut(id).ok_or(GuestError::NotConnected { state: ConnState::Closed })
-    }
-
-    pub(super) fn ids(&self) -> Vec<ConnId> {
-        self.conns.keys().copied().collect()
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.conns.len()
     }
 
     pub(super) fn insert(&mut self, key: Key, kind: SocketType, in_place: bool) -> ConnId {

@@ -152,7 +152,7 @@ impl VsockStack {
 
     /// Connections, in any state, that were not closed here.
     pub fn connections(&self) -> usize {
-        self.core.count()
+        self.core.conns.len()
     }
 
     /// What was seen and said so far.
@@ -328,7 +328,8 @@ impl VsockStack {
         for listener in self.core.listeners.values_mut() {
             listener.waiting.clear();
         }
-        for id in self.core.ids() {
+        let ids: Vec<ConnId> = self.core.conns.keys().copied().collect();
+        for id in ids {
             let live = self.core.get(id).is_some_and(|conn| {
                 matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing)
             });
