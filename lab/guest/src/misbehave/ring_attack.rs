@@ -210,45 +210,29 @@ impl RingAttack {
     ) -> Result<RawDesc, GuestError> {
         let size = queue.ring().size();
         let first = RawDesc { flags: header.flags | DESC_NEXT, next: 1, ..header };
-        let good = queue.place_table(&[first, payload])?;
-        let point = |table: &GuestSlice| RawDesc::indirect(table);
-        Ok(match self {
-            IndirectEmpty => RawDesc { len: 0, ..point(&good) },
-            IndirectRagged => RawDesc { len: 31, ..point(&good) },
-            IndirectTooLong => {
-                let mut table = vec![first; usize::from(size) + 1];
-                for (at, desc) in (1u16..).zip(&mut table) {
-                    desc.next = at;
-                }
-                table[usize::from(size)] = payload;
-                point(&queue.place_table(&table)?)
-            }
-            IndirectNested => {
-                let inner = RawDesc { flags: DESC_INDIRECT, ..point(&good) };
-                point(&queue.place_table(&[first, inner])?)
-            }
-            IndirectNextOutOfRange => {
-                let away = RawDesc { flags: payload.flags | DESC_NEXT, next: 2, ..payload };
-                point(&queue.place_table(&[first, away])?)
-            }
-            IndirectLoop => {
-                let back = RawDesc { flags: payload.flags | DESC_NEXT, next: 0, ..payload };
-                point(&queue.place_table(&[first, back])?)
-            }
+        let good = RawDesc::indirect(&queue.place_table(&[first, payload])?);
+        let next_is = |next| RawDesc { flags: payload.flags | DESC_NEXT, next, ..payload };
+        let table: Vec<RawDesc> = match self {
+            IndirectTooLong => (1..=size).map(|next| RawDesc { next, ..first }).chain([payload]).collect(),
+            IndirectNested => vec![first, good],
+            IndirectNextOutOfRange => vec![first, next_is(2)],
+            IndirectLoop => vec![first, next_is(0)],
+            IndirectEmpty => return Ok(RawDesc { len: 0, ..good }),
+            IndirectRagged => return Ok(RawDesc { len: 31, ..good }),
             IndirectWithNext => {
-                let flags = DESC_INDIRECT | DESC_NEXT;
                 queue.write_desc(1, payload);
-                RawDesc { flags, next: 1, ..point(&good) }
+                return Ok(RawDesc { flags: DESC_INDIRECT | DESC_NEXT, next: 1, ..good });
             }
             IndirectCrossesRegionEnd => {
                 // The entry inside is good and goes on to the one outside.
                 let addr = last_end(queue) - 16;
                 let end = queue.memory().at(GuestAddr(addr), 16)?;
                 write_desc_at(&end, 0, first.addr, first.len, first.flags, first.next);
-                RawDesc { addr, ..point(&good) }
+                return Ok(RawDesc { addr, ..good });
             }
-            _ => RawDesc { addr: outside(queue), ..point(&good) },
-        })
+            _ => return Ok(RawDesc { addr: outside(queue), ..good }),
+        };
+        Ok(RawDesc::indirect(&queue.place_table(&table)?))
     }
 }
 

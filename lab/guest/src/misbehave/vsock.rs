@@ -66,28 +66,16 @@ impl BadPacket {
 /// Bytes of payload where a packet has some.
 const PAYLOAD: usize = 100;
 
-/// What is wrong, the header, bytes of payload, the answer, and what a device counts.
-type Row = (&'static str, PacketHeader, usize, Answer, Fault);
+/// What is wrong, the header, and bytes of payload.
+type Row = (&'static str, PacketHeader, usize);
 
 /// Every way to spoil a packet. `sound` is the header of an RW packet of an open connection to a
 /// host program. Its credit fields are true; its length and flags don't matter. Nobody may listen
 /// on the ports whose bits are those of `sound`'s reversed.
 pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + use<> {
     let rw = PacketHeader { op: Op::Rw as u16, len: PAYLOAD as u32, flags: 0, ..*sound };
-    let made = |on_connection| {
-        move |(name, header, payload_len, answer, fault)| BadPacket {
-            name,
-            header,
-            payload_len,
-            on_connection,
-            answer,
-            fault,
-        }
-    };
-    let wrong_alone = wrong(rw).chain(wrong_resets(rw));
-    let on = wrong_alone.chain(odd_on_connection(rw)).map(made(true));
-    let off = forged(rw).chain(wrong_and_away(rw)).chain(nowhere(rw)).chain(refused(rw)).chain(odd_away(rw));
-    on.chain(off.map(made(false)))
+    let on = wrong(rw).chain(wrong_resets(rw)).chain(odd_on_connection(rw));
+    on.chain(forged(rw)).chain(wrong_and_away(rw)).chain(nowhere(rw)).chain(refused(rw)).chain(odd_away(rw))
 }
 
 /// A packet without payload.
@@ -111,17 +99,25 @@ fn other_type(rw: PacketHeader) -> u16 {
     if stream { SocketType::SeqPacket as u16 } else { SocketType::Stream as u16 }
 }
 
-/// Rows with one answer and one fault.
+/// Packets with one answer and one fault.
 fn all<const N: usize>(
-    rows: [(&'static str, PacketHeader, usize); N],
+    rows: [Row; N],
+    on_connection: bool,
     answer: Answer,
     fault: Fault,
-) -> impl Iterator<Item = Row> {
-    rows.into_iter().map(move |(name, header, len)| (name, header, len, answer, fault))
+) -> impl Iterator<Item = BadPacket> {
+    rows.into_iter().map(move |(name, header, payload_len)| BadPacket {
+        name,
+        header,
+        payload_len,
+        on_connection,
+        answer,
+        fault,
+    })
 }
 
 /// Packets of the connection that are wrong by themselves.
-fn wrong(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn wrong(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     // Of a stream any flag is one too many.
     let flag = if other_type(rw) == SocketType::SeqPacket as u16 { 1 } else { 4 };
     let shutdown = plain(rw, Op::Shutdown);
@@ -142,11 +138,11 @@ fn wrong(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("payload of CREDIT_UPDATE", PacketHeader { op: Op::CreditUpdate as u16, ..rw }, PAYLOAD),
         ("payload of CREDIT_REQUEST", PacketHeader { op: Op::CreditRequest as u16, ..rw }, PAYLOAD),
     ];
-    all(rows, Answer::Reset, Fault::Malformed)
+    all(rows, true, Answer::Reset, Fault::Malformed)
 }
 
 /// Resets that are wrong by themselves, which nobody answers.
-fn wrong_resets(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn wrong_resets(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     let reset = plain(rw, Op::Rst);
     let rows = [
         ("payload of RST", PacketHeader { op: Op::Rst as u16, ..rw }, PAYLOAD),
@@ -155,11 +151,11 @@ fn wrong_resets(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("RST of type 0", PacketHeader { kind: 0, ..reset }, 0),
         ("RST of the other type", PacketHeader { kind: other_type(rw), ..reset }, 0),
     ];
-    all(rows, Answer::Nothing, Fault::Malformed)
+    all(rows, true, Answer::Nothing, Fault::Malformed)
 }
 
 /// Packets with another sender.
-fn forged(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn forged(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     let asks = asks(rw);
     let rows = [
         ("src_cid of the host", PacketHeader { src_cid: 2, ..rw }, PAYLOAD),
@@ -168,11 +164,11 @@ fn forged(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("src_cid of more than 32 bits", PacketHeader { src_cid: rw.src_cid | 1 << 32, ..rw }, PAYLOAD),
         ("REQUEST from another guest", PacketHeader { src_cid: rw.src_cid + 1, ..asks }, 0),
     ];
-    all(rows, Answer::Nothing, Fault::Malformed)
+    all(rows, false, Answer::Nothing, Fault::Malformed)
 }
 
 /// Packets of no connection that are wrong by themselves.
-fn wrong_and_away(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn wrong_and_away(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     let asks = asks(rw);
     let rows = [
         ("len beyond the chain on no connection", away(rw), 0),
@@ -182,11 +178,11 @@ fn wrong_and_away(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("flags of REQUEST", PacketHeader { flags: 1, ..asks }, 0),
         ("REQUEST of type 0", PacketHeader { kind: 0, ..asks }, 0),
     ];
-    all(rows, Answer::Reset, Fault::Malformed)
+    all(rows, false, Answer::Reset, Fault::Malformed)
 }
 
 /// Packets to a connection that is not there.
-fn nowhere(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn nowhere(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     let shutdown = plain(rw, Op::Shutdown);
     let swapped = PacketHeader { src_port: rw.dst_port, dst_port: rw.src_port, ..rw };
     let rows = [
@@ -205,11 +201,11 @@ fn nowhere(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("CREDIT_REQUEST on no connection", away(plain(rw, Op::CreditRequest)), 0),
         ("RESPONSE on no connection", away(plain(rw, Op::Response)), 0),
     ];
-    all(rows, Answer::Reset, Fault::OutOfPlace)
+    all(rows, false, Answer::Reset, Fault::OutOfPlace)
 }
 
 /// Requests that nobody takes.
-fn refused(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn refused(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     let asks = asks(rw);
     let rows = [
         ("REQUEST to a port of nobody", PacketHeader { dst_port: !asks.dst_port, ..asks }, 0),
@@ -218,11 +214,11 @@ fn refused(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("REQUEST with fwd_cnt", PacketHeader { fwd_cnt: 1, ..asks }, 0),
         ("REQUEST with fwd_cnt backwards", PacketHeader { fwd_cnt: u32::MAX, ..asks }, 0),
     ];
-    all(rows, Answer::Reset, Fault::Refused)
+    all(rows, false, Answer::Reset, Fault::Refused)
 }
 
 /// Packets of the connection that are odd, each in its way.
-fn odd_on_connection(rw: PacketHeader) -> impl Iterator<Item = Row> {
+fn odd_on_connection(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
     use {Answer as A, Fault as F};
     let (reset, shutdown) = (plain(rw, Op::Rst), plain(rw, Op::Shutdown));
     let rows = [
@@ -246,24 +242,16 @@ fn odd_on_connection(rw: PacketHeader) -> impl Iterator<Item = Row> {
         ("fwd_cnt backwards with RST", forwarded(&reset, u32::MAX), 0, A::Nothing, F::None),
         ("fwd_cnt one beyond with RST", forwarded(&reset, 1), 0, A::Nothing, F::None),
     ];
-    rows.into_iter()
+    let each = |(name, header, len, answer, fault)| all([(name, header, len)], true, answer, fault);
+    rows.into_iter().flat_map(each)
 }
 
 /// Resets of no connection, which nobody answers.
-fn odd_away(rw: PacketHeader) -> impl Iterator<Item = Row> {
-    use {Answer as A, Fault as F};
-    let reset = plain(rw, Op::Rst);
-    let rows = [
-        ("RST on no connection", away(reset), 0, A::Nothing, F::None),
-        (
-            "flags of RST on no connection",
-            PacketHeader { flags: 1, ..away(reset) },
-            0,
-            A::Nothing,
-            F::Malformed,
-        ),
-    ];
-    rows.into_iter()
+fn odd_away(rw: PacketHeader) -> impl Iterator<Item = BadPacket> {
+    let reset = away(plain(rw, Op::Rst));
+    let sound = all([("RST on no connection", reset, 0)], false, Answer::Nothing, Fault::None);
+    let flags = [("flags of RST on no connection", PacketHeader { flags: 1, ..reset }, 0)];
+    sound.chain(all(flags, false, Answer::Nothing, Fault::Malformed))
 }
 
 /// The packet, with `more` added to the bytes that have left the guest's buffer.
