@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::GuestError;
 pub use region::Region;
-pub use slice::{GuestSlice, LeInt};
+pub use slice::GuestSlice;
 
 /// A guest-physical address.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -176,9 +176,9 @@ impl GuestMemory {
         for offset in (0..len).step_by(HUGE_PAGE) {
             // A page has a physical address once it was touched. A region keeps the address that it
             // was mapped with, so this mapping finds it out.
-            let probe = Region::map(GuestAddr(0), HUGE_PAGE, Arc::clone(&file), offset)?;
+            let probe = map(GuestAddr(0), HUGE_PAGE, &file, offset)?;
             let addr = physical::address_of(&probe)?;
-            regions.push(Arc::new(Region::map(addr, HUGE_PAGE, Arc::clone(&file), offset)?));
+            regions.push(Arc::new(map(addr, HUGE_PAGE, &file, offset)?));
         }
         regions.sort_by_key(|region| region.guest_addr());
         *memory.lock() = regions;
@@ -217,9 +217,16 @@ impl GuestMemory {
         if regions.iter().any(overlaps) {
             return bad("it overlaps another region");
         }
-        let region = Arc::new(Region::map(addr, len, Arc::clone(file), offset)?);
+        let region = Arc::new(map(addr, len, file, offset)?);
         let at = regions.partition_point(|r| r.guest_addr() < addr);
         regions.insert(at, Arc::clone(&region));
         Ok(region)
     }
+}
+
+fn map(addr: GuestAddr, len: usize, file: &Arc<OwnedFd>, offset: usize) -> Result<Region, GuestError> {
+    Region::map(addr, len, Arc::clone(file), offset).map_err(|e| {
+        let what = "mapping guest memory (for huge pages, reserve them in vm.nr_hugepages)";
+        GuestError::io(format!("{what}: {len} bytes"), e)
+    })
 }

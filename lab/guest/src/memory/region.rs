@@ -1,12 +1,13 @@
 //! One mapped region and the list of its free ranges.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::MapFlags;
 use zerowire_sys::map::{Mapping, READ_WRITE};
 
-use crate::{GuestAddr, GuestError};
+use crate::GuestAddr;
 
 /// A region of guest memory, mapped in this process.
 #[derive(Debug)]
@@ -21,19 +22,15 @@ pub struct Region {
 }
 
 impl Region {
-    pub(super) fn map(
+    /// Maps a part of `file`. Huge pages that are missing are an error here, not a signal later.
+    pub(crate) fn map(
         guest_addr: GuestAddr,
         len: usize,
         file: Arc<OwnedFd>,
         file_offset: usize,
-    ) -> Result<Region, GuestError> {
-        // Without NORESERVE: huge pages that are missing are an error here, not a signal later.
+    ) -> io::Result<Region> {
         let mapping =
-            Mapping::shared_with(file.as_fd(), file_offset as u64, len, READ_WRITE, MapFlags::empty());
-        let mapping = mapping.map_err(|e| {
-            let what = "mapping guest memory (for huge pages, reserve them in vm.nr_hugepages)";
-            GuestError::io(format!("{what}: {len} bytes"), e)
-        })?;
+            Mapping::shared_with(file.as_fd(), file_offset as u64, len, READ_WRITE, MapFlags::empty())?;
         Ok(Region { guest_addr, mapping, file, file_offset, free: Mutex::new(vec![(0, len)]) })
     }
 

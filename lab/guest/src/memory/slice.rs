@@ -70,7 +70,7 @@ impl GuestSlice {
         Some(GuestSlice::new(region, (offset, len), offset, len))
     }
 
-    pub(super) fn view(region: &Arc<Region>, addr: GuestAddr, len: usize) -> Option<GuestSlice> {
+    pub(crate) fn view(region: &Arc<Region>, addr: GuestAddr, len: usize) -> Option<GuestSlice> {
         let offset = usize::try_from(addr.0.checked_sub(region.guest_addr().0)?).ok()?;
         (offset.checked_add(len)? <= region.len()).then(|| GuestSlice::new(region, (0, 0), offset, len))
     }

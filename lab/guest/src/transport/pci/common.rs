@@ -31,30 +31,30 @@ pub(super) struct Common(pub Registers);
 impl Common {
     pub(super) fn device_features(&self) -> u64 {
         let half = |number: u32| -> u32 {
-            self.0.write(DEVICE_FEATURE_SELECT, number);
-            self.0.read(DEVICE_FEATURE)
+            self.0.write_int(DEVICE_FEATURE_SELECT, number);
+            self.0.read_int(DEVICE_FEATURE)
         };
         u64::from(half(0)) | u64::from(half(1)) << 32
     }
 
     pub(super) fn set_driver_features(&self, features: u64) {
         for (half, value) in [(0u32, features as u32), (1, (features >> 32) as u32)] {
-            self.0.write(DRIVER_FEATURE_SELECT, half);
-            self.0.write(DRIVER_FEATURE, value);
+            self.0.write_int(DRIVER_FEATURE_SELECT, half);
+            self.0.write_int(DRIVER_FEATURE, value);
         }
     }
 
     pub(super) fn queues(&self) -> u16 {
-        self.0.read(NUM_QUEUES)
+        self.0.read_int(NUM_QUEUES)
     }
 
     pub(super) fn status(&self) -> u64 {
-        self.0.read::<u8>(DEVICE_STATUS).into()
+        self.0.read_int::<u8>(DEVICE_STATUS).into()
     }
 
     /// Adds bits to the status; bits are never taken away but by a reset.
     pub(super) fn add_status(&self, bits: u64) -> u64 {
-        self.0.write(DEVICE_STATUS, (self.status() | bits) as u8);
+        self.0.write_int(DEVICE_STATUS, (self.status() | bits) as u8);
         self.status()
     }
 
@@ -62,7 +62,7 @@ impl Common {
     /// if it never does.
     pub(super) fn reset(&self) -> bool {
         let start = Instant::now();
-        self.0.write(DEVICE_STATUS, 0u8);
+        self.0.write_int(DEVICE_STATUS, 0u8);
         while self.status() != 0 {
             if start.elapsed() > RESET {
                 return false;
@@ -73,31 +73,31 @@ impl Common {
     }
 
     pub(super) fn generation(&self) -> u8 {
-        self.0.read(CONFIG_GENERATION)
+        self.0.read_int(CONFIG_GENERATION)
     }
 
     /// Most entries of a queue; 0 if there is none of this number.
     pub(super) fn max_size(&self, queue: u16) -> u16 {
-        self.0.write(QUEUE_SELECT, queue);
-        self.0.read(QUEUE_SIZE)
+        self.0.write_int(QUEUE_SELECT, queue);
+        self.0.read_int(QUEUE_SIZE)
     }
 
     /// Tells of a queue; returns its place among the doorbells.
     pub(super) fn set_up(&self, queue: u16, setup: &QueueSetup) -> u16 {
-        self.0.write(QUEUE_SELECT, queue);
-        self.0.write(QUEUE_SIZE, setup.size);
+        self.0.write_int(QUEUE_SELECT, queue);
+        self.0.write_int(QUEUE_SIZE, setup.size);
         for (register, address) in
             [(QUEUE_DESC, setup.desc), (QUEUE_DRIVER, setup.avail), (QUEUE_DEVICE, setup.used)]
         {
             // Registers of 64 bits may be written in halves only (§4.1.3.1).
-            self.0.write(register, address.guest.0 as u32);
-            self.0.write(register + 4, (address.guest.0 >> 32) as u32);
+            self.0.write_int(register, address.guest.0 as u32);
+            self.0.write_int(register + 4, (address.guest.0 >> 32) as u32);
         }
-        self.0.read(QUEUE_NOTIFY_OFF)
+        self.0.read_int(QUEUE_NOTIFY_OFF)
     }
 
     pub(super) fn enable(&self, queue: u16) {
-        self.0.write(QUEUE_SELECT, queue);
-        self.0.write(QUEUE_ENABLE, 1u16);
+        self.0.write_int(QUEUE_SELECT, queue);
+        self.0.write_int(QUEUE_ENABLE, 1u16);
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
-use zerowire_sys::map::Mapping;
 
 use super::PciAddress;
 use super::bar::{self, Registers};
@@ -86,17 +85,17 @@ impl PciDevice {
         let bytes = bytes.map_err(|e| GuestError::io(format!("reading {}", config.display()), e))?;
         let places = capabilities::parse(&bytes).map_err(|rule| bad(address, rule))?;
         let Capabilities { common, notify, multiplier, isr, device } = places;
-        let mut bars: [Option<Arc<Mapping>>; 6] = Default::default();
+        let mut bars: [Option<Arc<Region>>; 6] = Default::default();
         let mut registers = |place: BarRange| -> Result<Registers, GuestError> {
             let slot = &mut bars[usize::from(place.bar)];
             let bar = match slot {
                 Some(mapped) => Arc::clone(mapped),
                 None => {
                     let mapped = bar::map(&folder.join(format!("resource{}", place.bar)))?;
-                    Arc::clone(slot.insert(Arc::new(mapped)))
+                    Arc::clone(slot.insert(mapped))
                 }
             };
-            Registers::at(&bar, place).map_err(|rule| bad(address, rule))
+            bar::registers(&bar, place).map_err(|rule| bad(address, rule))
         };
         let (common, notify, isr) = (Common(registers(common)?), registers(notify)?, registers(isr)?);
         let device = device.map(registers).transpose()?;
@@ -192,9 +191,9 @@ impl Transport for PciDevice {
                 // By the width of the fields, 64-bit ones in halves
                 // (§4.1.3.1); bytes where nothing wider can be.
                 match len - bytes.len() {
-                    4.. if at.is_multiple_of(4) => bytes.extend(config.read::<u32>(at).to_le_bytes()),
-                    2.. if at.is_multiple_of(2) => bytes.extend(config.read::<u16>(at).to_le_bytes()),
-                    _ => bytes.push(config.read(at)),
+                    4.. if at.is_multiple_of(4) => bytes.extend(config.read_int::<u32>(at).to_le_bytes()),
+                    2.. if at.is_multiple_of(2) => bytes.extend(config.read_int::<u16>(at).to_le_bytes()),
+                    _ => bytes.push(config.read_int(at)),
                 }
             }
             if self.common.generation() == before {
@@ -294,7 +293,7 @@ impl Doorbell for PciDoorbell {
     fn ring(&self) -> io::Result<()> {
         // What was written to memory before is there when the device looks.
         fence(Ordering::SeqCst);
-        self.registers.write(self.place, self.queue);
+        self.registers.write_int(self.place, self.queue);
         Ok(())
     }
 }

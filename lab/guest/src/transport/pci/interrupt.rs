@@ -106,7 +106,7 @@ impl UioInterrupt {
             Err(error) => return Err(error.into()),
         }
         // Reading it lets the line go (virtio 1.3 §4.1.4.5.1).
-        self.status.read::<u8>(0);
+        self.status.read_int::<u8>(0);
         self.command.mask(false)?;
         Ok(1)
     }
