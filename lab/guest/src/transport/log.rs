@@ -87,12 +87,10 @@ impl Logging {
     }
 }
 
+#[allow(clippy::missing_errors_doc, reason = "said at the type, for all calls")]
 impl VhostUser {
     /// Has all writes of the back end to the memory that it has now noted in a
     /// new log, which is returned.
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`] without LOG_SHMFD; [`GuestError::Wire`].
     pub fn start_log(&mut self) -> Result<DirtyLog, GuestError> {
         let end = self.shared.values().map(|region: &std::sync::Arc<Region>| region.end().0).max();
         let log = DirtyLog::new(end.unwrap_or(0))?;
@@ -103,10 +101,6 @@ impl VhostUser {
 
     /// Gives the back end a log (SET_LOG_BASE), without having it used. With
     /// `file` and `region` being whatever they are, for tests of the back end.
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`] without LOG_SHMFD;
-    /// [`zerowire_vhost_user::WireError::Refused`]; [`GuestError::Wire`].
     pub fn set_log(&mut self, file: BorrowedFd<'_>, region: LogRegion) -> Result<(), GuestError> {
         self.need(protocol::LOG_SHMFD, "protocol feature LOG_SHMFD")?;
         let request = Request::SetLogBase;
@@ -127,9 +121,6 @@ impl VhostUser {
     /// Has writes noted, or not any more: SET_FEATURES with VHOST_F_LOG_ALL,
     /// and SET_VRING_ADDR with VHOST_VRING_F_LOG for the queues that run. When
     /// it was turned off nothing is noted any more.
-    ///
-    /// # Errors
-    /// [`GuestError::Wire`].
     pub fn log_all(&mut self, on: bool) -> Result<(), GuestError> {
         self.logging.on = on;
         let acked = self.acked & !features::VHOST_LOG_ALL | self.logging.feature();
@@ -144,9 +135,6 @@ impl VhostUser {
 
     /// Has the back end announce the guest, whose MAC address this is, to the
     /// network (SEND_RARP).
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`] without RARP; [`GuestError::Wire`].
     pub fn send_rarp(&mut self, mac: [u8; 6]) -> Result<(), GuestError> {
         self.need(protocol::RARP, "protocol feature RARP")?;
         let mut body = [0; 8];

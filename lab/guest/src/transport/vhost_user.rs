@@ -60,6 +60,12 @@ impl Default for VhostUserOptions {
 
 /// A vhost-user front end after its handshake. Dropping it closes the socket;
 /// the back end stops the queues then.
+///
+/// # Errors
+/// All calls that exchange messages fail with [`GuestError::Wire`], in which is
+/// [`WireError::Refused`] if the back end refuses the request, and with [`GuestError::NoReply`].
+/// Those of a protocol feature fail with [`GuestError::NotNegotiated`] without it. Calls that
+/// connect fail with [`GuestError::Io`]: the last attempt's error.
 #[derive(Debug)]
 pub struct VhostUser {
     pub(super) connection: MessageSocket,
@@ -76,20 +82,15 @@ pub struct VhostUser {
     reply_timeout: Duration,
 }
 
+#[allow(clippy::missing_errors_doc, reason = "said at the type, for all calls")]
 impl VhostUser {
     /// Connects to the socket at `path`, trying again until `patience` is over
     /// while nobody listens there, and shakes hands.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`] with the last attempt's error; [`GuestError::Wire`].
     pub fn connect(path: impl AsRef<Path>, patience: Duration) -> Result<VhostUser, GuestError> {
         Self::connect_with(path, patience, &VhostUserOptions::default())
     }
 
     /// As [`VhostUser::connect`], with options.
-    ///
-    /// # Errors
-    /// As [`VhostUser::connect`].
     pub fn connect_with(
         path: impl AsRef<Path>,
         patience: Duration,
@@ -157,28 +158,18 @@ impl VhostUser {
     }
 
     /// Tells the back end the guest's MTU in bytes (NET_SET_MTU).
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`]; [`WireError::Refused`] when the back
-    /// end can't; [`GuestError::Wire`].
     pub fn set_mtu(&mut self, mtu: u64) -> Result<(), GuestError> {
         self.need(protocol::MTU, "protocol feature MTU")?;
         self.tell(Request::NetSetMtu, &mtu.to_ne_bytes(), &[])
     }
 
     /// Reads the device status (GET_STATUS).
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`], [`GuestError::Wire`].
     pub fn status(&mut self) -> Result<u64, GuestError> {
         self.need(protocol::STATUS, "protocol feature STATUS")?;
         self.ask(Request::GetStatus)
     }
 
     /// Writes the device status (SET_STATUS).
-    ///
-    /// # Errors
-    /// [`GuestError::NotNegotiated`], [`GuestError::Wire`].
     pub fn set_status(&mut self, status: u64) -> Result<(), GuestError> {
         self.need(protocol::STATUS, "protocol feature STATUS")?;
         self.tell(Request::SetStatus, &status.to_ne_bytes(), &[])?;
@@ -187,17 +178,11 @@ impl VhostUser {
     }
 
     /// Returns when the back end has handled all messages before.
-    ///
-    /// # Errors
-    /// [`GuestError::Wire`].
     pub fn barrier(&mut self) -> Result<(), GuestError> {
         self.ask(Request::GetFeatures).map(|_| ())
     }
 
     /// Sends a request that has a u64 as its reply.
-    ///
-    /// # Errors
-    /// [`GuestError::Wire`].
     pub fn ask(&mut self, request: Request) -> Result<u64, GuestError> {
         Ok(self.exchange(request, &[])?.u64()?)
     }
@@ -211,9 +196,6 @@ impl VhostUser {
 
     /// Sends a request that has no reply of its own, and waits for the
     /// acknowledgement if REPLY_ACK is in force.
-    ///
-    /// # Errors
-    /// [`WireError::Refused`]; [`GuestError::Wire`].
     pub fn tell(&mut self, request: Request, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), GuestError> {
         let ack = self.has(protocol::REPLY_ACK);
         self.connection.send_request(request, ack, body, fds)?;

@@ -6,6 +6,8 @@
 //! wrong resets its connection ([`StackCounters::faults`]). A packet that no device may pass on is
 //! a [`GuestError::DeviceBrokeRule`], after which the stack is of no more use.
 
+#![allow(clippy::missing_errors_doc, reason = "said at VsockStack, for all calls")]
+
 mod conn;
 mod core;
 mod payload;
@@ -28,6 +30,13 @@ pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, Stac
 const FIRST_PORT: u32 = 49152;
 
 /// Connections over the queues of one device.
+///
+/// # Errors
+/// All calls fail with the errors of [`VsockStack::turn`]. Those that wait for something fail with
+/// [`GuestError::TimedOut`] if it does not happen in time. Those that use a connection fail with
+/// [`GuestError::NotConnected`] if there is none, or it has ended before. Calls that send all, or
+/// receive more than once, also fail as [`VsockStack::send`] and [`VsockStack::recv`] do. Calls
+/// that have errors of their own name them.
 pub struct VsockStack {
     queues: VsockQueues,
     core: Core,
@@ -70,9 +79,6 @@ impl VsockStack {
     }
 
     /// Asks for a connection, from any free port.
-    ///
-    /// # Errors
-    /// As [`VsockStack::connect_from`].
     pub fn connect(&mut self, cid: u64, port: u32, kind: SocketType) -> Result<ConnId, GuestError> {
         let local_port = self.free_port(cid, port);
         self.connect_from(local_port, cid, port, kind)
@@ -167,9 +173,6 @@ impl VsockStack {
 
     /// A header with the connection's addresses and credit as they are now,
     /// to be changed and sent by [`VsockStack::send_raw`].
-    ///
-    /// # Errors
-    /// [`GuestError::NotConnected`] for an unknown connection.
     pub fn header(&self, conn: ConnId, op: Op) -> Result<PacketHeader, GuestError> {
         match self.core.get(conn) {
             Some(conn) => Ok(conn.header(op)),
@@ -197,9 +200,6 @@ impl VsockStack {
 
     /// Sends a message, with the flag EOR if `eor`. What the peer has no credit for is kept, and
     /// goes out in turns. Until then the next message is not taken, and false comes back.
-    ///
-    /// # Errors
-    /// As [`VsockStack::send`].
     pub fn send_message(&mut self, id: ConnId, bytes: &[u8], eor: bool) -> Result<bool, GuestError> {
         self.core.sender(id)?;
         let conn = self.core.need(id)?;
@@ -270,9 +270,6 @@ impl VsockStack {
     /// ([`SHUTDOWN_SEND`]) no more. With both, the state is
     /// [`ConnState::Closing`] until the peer answers by RST. A message that is
     /// not wholly sent goes out before.
-    ///
-    /// # Errors
-    /// [`GuestError::NotConnected`]; those of [`VsockStack::turn`].
     pub fn shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
         let conn = self.core.need(id)?;
         if !matches!(conn.state, ConnState::Established | ConnState::Closing) {
@@ -289,9 +286,6 @@ impl VsockStack {
     /// Ends a connection in order and gives it up: what was not read is lost,
     /// and it is forgotten when the peer has answered. An ended or unfinished
     /// one is forgotten at once.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::turn`].
     pub fn close(&mut self, id: ConnId) -> Result<(), GuestError> {
         let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
         conn.given_up = true;
@@ -309,9 +303,6 @@ impl VsockStack {
     }
 
     /// Ends a connection by RST and forgets it.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::turn`].
     pub fn abort(&mut self, id: ConnId) -> Result<(), GuestError> {
         let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
         if matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing) {

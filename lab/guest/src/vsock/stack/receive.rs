@@ -40,9 +40,6 @@ impl VsockStack {
     }
 
     /// As [`VsockStack::recv`], at most `max` bytes of a STREAM connection.
-    ///
-    /// # Errors
-    /// As [`VsockStack::recv`].
     pub fn recv_up_to(
         &mut self,
         id: ConnId,
@@ -107,9 +104,6 @@ impl VsockStack {
 
     /// As [`VsockStack::connect`]; payload of the connection is received in
     /// place.
-    ///
-    /// # Errors
-    /// As [`VsockStack::connect`].
     pub fn connect_in_place(&mut self, cid: u64, port: u32, kind: SocketType) -> Result<ConnId, GuestError> {
         let local_port = self.free_port(cid, port);
         self.connect_for(local_port, cid, port, kind, true)
@@ -150,9 +144,6 @@ impl VsockStack {
     ///
     /// Never more than the credit arrives before a lease is dropped, so
     /// `lowat` should be well below [`super::StackOptions::buf_alloc`].
-    ///
-    /// # Errors
-    /// [`GuestError::TimedOut`]; those of [`VsockStack::dequeue`].
     pub fn dequeue_wait(
         &mut self,
         conn: ConnId,
@@ -175,9 +166,6 @@ impl VsockStack {
     /// [`POLL_NOTHING`], [`POLL_DATA`] or [`POLL_END`] (also when the connection was reset), for a
     /// program that spins instead of sleeping. If nothing is there yet it makes a turn that does
     /// not sleep. Without news that costs a read of two indices, and no system call.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::turn`].
     pub fn poll_value(&mut self, conn: ConnId) -> Result<u32, GuestError> {
         let value = self.poll_value_now(conn);
         if value != POLL_NOTHING {

@@ -76,9 +76,6 @@ impl VsockStack {
 
     /// Waits for the answer to a request. True when it was granted (the
     /// connection may have ended since).
-    ///
-    /// # Errors
-    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
     pub fn wait_connected(&mut self, conn: ConnId, timeout: Duration) -> Result<bool, GuestError> {
         self.until("the answer to a connection request", timeout, |stack| {
             Ok(match stack.state(conn) {
@@ -90,17 +87,11 @@ impl VsockStack {
     }
 
     /// Waits for a connection at `port`.
-    ///
-    /// # Errors
-    /// As [`VsockStack::wait_connected`].
     pub fn accept_wait(&mut self, port: u32, timeout: Duration) -> Result<ConnId, GuestError> {
         self.until("a connection request", timeout, |stack| Ok(stack.accept(port)))
     }
 
     /// Sends all of `bytes`; of a SEQPACKET connection as one message.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::send`]; [`GuestError::TimedOut`].
     pub fn send_all(&mut self, conn: ConnId, bytes: &[u8], timeout: Duration) -> Result<(), GuestError> {
         let mut sent = 0;
         let message = self.core.sender(conn)? == SocketType::SeqPacket;
@@ -114,19 +105,12 @@ impl VsockStack {
     }
 
     /// Receives exactly `len` bytes of a STREAM connection.
-    ///
-    /// # Errors
-    /// [`GuestError::NotConnected`] when it ends before; those of
-    /// [`VsockStack::recv`]; [`GuestError::TimedOut`].
     pub fn recv_exact(&mut self, conn: ConnId, len: usize, timeout: Duration) -> Result<Vec<u8>, GuestError> {
         let bytes = self.recv_most("the arrival of as many bytes", conn, len, timeout)?;
         if bytes.len() < len { Err(GuestError::NotConnected { state: self.state(conn) }) } else { Ok(bytes) }
     }
 
     /// Receives until the peer says that it sends no more.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
     pub fn recv_to_end(&mut self, conn: ConnId, timeout: Duration) -> Result<Vec<u8>, GuestError> {
         self.recv_most("the end of the stream", conn, usize::MAX, timeout)
     }
@@ -156,9 +140,6 @@ impl VsockStack {
 
     /// Receives what is there, once something is: bytes, or one message of a
     /// SEQPACKET connection. None at the end.
-    ///
-    /// # Errors
-    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
     pub fn recv_message(&mut self, conn: ConnId, timeout: Duration) -> Result<Option<Vec<u8>>, GuestError> {
         let mut bytes = Vec::new();
         self.until("the arrival of a message", timeout, |stack| {
@@ -172,9 +153,6 @@ impl VsockStack {
     }
 
     /// Waits until a connection has ended, and returns how.
-    ///
-    /// # Errors
-    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
     pub fn wait_closed(&mut self, conn: ConnId, timeout: Duration) -> Result<ConnState, GuestError> {
         self.until("the end of the connection", timeout, |stack| {
             let state = stack.state(conn);
@@ -184,9 +162,6 @@ impl VsockStack {
     }
 
     /// Waits until the device has given back every packet sent.
-    ///
-    /// # Errors
-    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
     pub fn flush(&mut self, timeout: Duration) -> Result<(), GuestError> {
         self.until("the return of all packets", timeout, |stack| {
             stack.push_out()?;
