@@ -1,7 +1,7 @@
 //! Payload that is written once and sent as often as wanted.
 
 use crate::ring::BufferPiece;
-use crate::{GuestError, GuestMemory, GuestSlice};
+use crate::{GuestError, GuestMemory, GuestSlice, PAGE};
 
 /// A stretch of guest memory filled with a pattern. A stream from it is its
 /// bytes again and again. Owns the memory; keep it while packets are in
@@ -25,12 +25,10 @@ impl PayloadPool {
             let what = "the length of a payload pool or of its pieces";
             return Err(GuestError::BadSetting { what, value: 0, rule: "at least 1" });
         }
-        let pool = PayloadPool { memory: memory.allocate(bytes, 4096)?, piece };
-        let mut word = Vec::with_capacity(4096);
-        for start in (0..bytes).step_by(4096) {
-            word.clear();
-            word.extend((start..bytes.min(start + 4096)).map(|at| pattern(at as u64)));
-            pool.memory.write(start, &word);
+        let pool = PayloadPool { memory: memory.allocate(bytes, PAGE)?, piece };
+        for start in (0..bytes).step_by(PAGE) {
+            let page: Vec<u8> = (start..bytes.min(start + PAGE)).map(|at| pattern(at as u64)).collect();
+            pool.memory.write(start, &page);
         }
         Ok(pool)
     }

@@ -305,7 +305,7 @@ impl VsockStack {
     /// Ends a connection by RST and forgets it.
     pub fn abort(&mut self, id: ConnId) -> Result<(), GuestError> {
         let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
-        if matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing) {
+        if conn.state.is_live() {
             self.core.say(id, Op::Rst, 0);
         }
         self.core.remove(id);
@@ -319,14 +319,9 @@ impl VsockStack {
         for listener in self.core.listeners.values_mut() {
             listener.waiting.clear();
         }
-        let ids: Vec<ConnId> = self.core.conns.keys().copied().collect();
-        for id in ids {
-            let live = self.core.get(id).is_some_and(|conn| {
-                matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing)
-            });
-            if live {
-                self.core.end(id, ConnState::Reset);
-            }
+        let live = self.core.conns.iter().filter(|(_, conn)| conn.state.is_live());
+        for id in live.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.core.end(id, ConnState::Reset);
         }
     }
 

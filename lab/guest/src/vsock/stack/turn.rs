@@ -156,8 +156,7 @@ impl VsockStack {
     pub fn wait_closed(&mut self, conn: ConnId, timeout: Duration) -> Result<ConnState, GuestError> {
         self.until("the end of the connection", timeout, |stack| {
             let state = stack.state(conn);
-            let live = [ConnState::Connecting, ConnState::Established, ConnState::Closing].contains(&state);
-            Ok((!live).then_some(state))
+            Ok((!state.is_live()).then_some(state))
         })
     }
 

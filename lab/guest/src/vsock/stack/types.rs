@@ -41,6 +41,13 @@ pub enum ConnState {
     Reset,
 }
 
+impl ConnState {
+    /// Whether the peer may have the connection, too.
+    pub(super) fn is_live(self) -> bool {
+        matches!(self, ConnState::Connecting | ConnState::Established | ConnState::Closing)
+    }
+}
+
 /// What a read brought.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
