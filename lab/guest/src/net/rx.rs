@@ -97,8 +97,7 @@ pub struct RxQueue {
     /// Bytes a buffer in `area`.
     stride: usize,
     buffers: PostedBuffers,
-    /// Buffers of the frame under way.
-    taken: Vec<u32>,
+    /// Parts of the frame under way (offset in `area`, bytes), each in a buffer of its own.
     pieces: Vec<(usize, usize)>,
     /// Frames received.
     frames: u64,
@@ -142,7 +141,6 @@ impl RxQueue {
             area,
             stride,
             buffers: PostedBuffers::new(chains, usize::MAX),
-            taken: Vec::with_capacity(64),
             pieces: Vec::with_capacity(64),
             frames: 0,
         };
@@ -172,8 +170,6 @@ impl RxQueue {
             self.area.read(first, &mut bytes);
             let header = VirtioNetHdr::decode(&bytes);
             let mut len = used.len as usize - HEADER_LEN;
-            self.taken.clear();
-            self.taken.push(used.token);
             self.pieces.clear();
             self.pieces.push((first + HEADER_LEN, len));
             if self.mergeable && header.num_buffers != 1 {
@@ -181,7 +177,7 @@ impl RxQueue {
             }
             each(RxFrame { header, len, area: &self.area, pieces: &self.pieces });
             self.frames += 1;
-            self.buffers.idle.extend(&self.taken);
+            self.buffers.idle.extend(self.pieces.iter().map(|&(at, _)| (at / self.stride) as u32));
             self.buffers.post(&mut self.queue.ring);
             count += 1;
         }
@@ -201,7 +197,6 @@ impl RxQueue {
                 return Err(self.queue.ring.broken(rule, num_buffers.into()));
             };
             let len = used.len as usize;
-            self.taken.push(used.token);
             self.pieces.push((used.token as usize * self.stride, len));
             total += len;
         }
