@@ -85,16 +85,8 @@ impl PciDevice {
         let bytes = bytes.map_err(|e| GuestError::io(format!("reading {}", config.display()), e))?;
         let places = capabilities::parse(&bytes).map_err(|rule| bad(address, rule))?;
         let Capabilities { common, notify, multiplier, isr, device } = places;
-        let mut bars: [Option<Arc<Region>>; 6] = Default::default();
-        let mut registers = |place: BarRange| -> Result<Registers, GuestError> {
-            let slot = &mut bars[usize::from(place.bar)];
-            let bar = match slot {
-                Some(mapped) => Arc::clone(mapped),
-                None => {
-                    let mapped = bar::map(&folder.join(format!("resource{}", place.bar)))?;
-                    Arc::clone(slot.insert(mapped))
-                }
-            };
+        let registers = |place: BarRange| -> Result<Registers, GuestError> {
+            let bar = bar::map(&folder.join(format!("resource{}", place.bar)))?;
             bar::registers(&bar, place).map_err(|rule| bad(address, rule))
         };
         let (common, notify, isr) = (Common(registers(common)?), registers(notify)?, registers(isr)?);
