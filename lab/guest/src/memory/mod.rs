@@ -10,6 +10,7 @@ mod physical;
 mod region;
 mod slice;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,10 +31,13 @@ impl fmt::Display for GuestAddr {
     }
 }
 
+/// Regions by their first address.
+type Regions = BTreeMap<GuestAddr, Arc<Region>>;
+
 /// The memory of one guest. Clones share it.
 #[derive(Clone, Debug)]
 pub struct GuestMemory {
-    regions: Arc<Mutex<Vec<Arc<Region>>>>,
+    regions: Arc<Mutex<Regions>>,
     huge_pages: bool,
 }
 
@@ -96,16 +100,12 @@ impl GuestMemory {
     /// # Errors
     /// [`GuestError::NoSuchMemory`] when no region begins there.
     pub fn remove_region(&self, addr: GuestAddr) -> Result<Arc<Region>, GuestError> {
-        let mut regions = self.lock();
-        match regions.iter().position(|r| r.guest_addr() == addr) {
-            Some(at) => Ok(regions.remove(at)),
-            None => Err(GuestError::NoSuchMemory { addr, len: 0 }),
-        }
+        self.lock().remove(&addr).ok_or(GuestError::NoSuchMemory { addr, len: 0 })
     }
 
     /// All regions, lowest address first.
     pub fn regions(&self) -> Vec<Arc<Region>> {
-        self.lock().clone()
+        self.lock().values().cloned().collect()
     }
 
     /// Allocates `len` bytes that begin at a multiple of `align`, from the
@@ -129,10 +129,10 @@ impl GuestMemory {
     /// # Errors
     /// [`GuestError::NoSuchMemory`].
     pub fn only(&self, region: GuestAddr) -> Result<GuestMemory, GuestError> {
-        let regions = self.regions();
-        let found = regions.into_iter().find(|r| r.guest_addr() == region);
+        let found = self.lock().get(&region).cloned();
         let found = found.ok_or(GuestError::NoSuchMemory { addr: region, len: 0 })?;
-        Ok(GuestMemory { regions: Arc::new(Mutex::new(vec![found])), huge_pages: self.huge_pages })
+        let regions = Arc::new(Mutex::new(BTreeMap::from([(region, found)])));
+        Ok(GuestMemory { regions, huge_pages: self.huge_pages })
     }
 
     /// A view of memory at a guest address, allocated or not.
@@ -142,12 +142,12 @@ impl GuestMemory {
     pub fn at(&self, addr: GuestAddr, len: usize) -> Result<GuestSlice, GuestError> {
         let regions = self.lock();
         regions
-            .iter()
+            .values()
             .find_map(|region| GuestSlice::view(region, addr, len))
             .ok_or(GuestError::NoSuchMemory { addr, len })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
+    fn lock(&self) -> MutexGuard<'_, Regions> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,16 +172,13 @@ impl GuestMemory {
         let memory = GuestMemory { regions: Arc::default(), huge_pages: true };
         let len = HUGE_PAGE * huge_pages;
         let file = memory.make_file(len)?;
-        let mut regions = Vec::with_capacity(huge_pages);
         for offset in (0..len).step_by(HUGE_PAGE) {
             // A page has a physical address once it was touched. A region keeps the address that it
             // was mapped with, so this mapping finds it out.
             let probe = map(GuestAddr(0), HUGE_PAGE, &file, offset)?;
             let addr = physical::address_of(&probe)?;
-            regions.push(Arc::new(map(addr, HUGE_PAGE, &file, offset)?));
+            memory.lock().insert(addr, Arc::new(map(addr, HUGE_PAGE, &file, offset)?));
         }
-        regions.sort_by_key(|region| region.guest_addr());
-        *memory.lock() = regions;
         Ok(memory)
     }
 
@@ -214,12 +211,11 @@ impl GuestMemory {
         };
         let mut regions = self.lock();
         let overlaps = |r: &Arc<Region>| r.guest_addr().0 < end && addr.0 < r.end().0;
-        if regions.iter().any(overlaps) {
+        if regions.values().any(overlaps) {
             return bad("it overlaps another region");
         }
         let region = Arc::new(map(addr, len, file, offset)?);
-        let at = regions.partition_point(|r| r.guest_addr() < addr);
-        regions.insert(at, Arc::clone(&region));
+        regions.insert(addr, Arc::clone(&region));
         Ok(region)
     }
 }
