@@ -147,34 +147,16 @@ impl RingAttack {
         frame: &[u8],
         right: u16,
     ) -> Result<(), GuestError> {
-        let chain = self.chain(queue, bytes, frame, right)?;
-        queue.write_chain(0, &chain);
         let size = queue.ring().size();
-        match self {
-            AvailIdxJump => queue.set_avail_idx(queue.avail_idx().wrapping_add(size).wrapping_add(1)),
-            HeadOutOfRange => queue.offer(size),
-            _ => queue.offer(0),
-        }
-        queue.kick()
-    }
-
-    /// The descriptors, from the first entry of the table on.
-    fn chain(
-        self,
-        queue: &mut RawQueue,
-        bytes: &[u8],
-        frame: &[u8],
-        right: u16,
-    ) -> Result<Vec<RawDesc>, GuestError> {
         let rightly = |slice: &GuestSlice| RawDesc { flags: right, ..RawDesc::readable(slice) };
         let header = rightly(&queue.place(bytes)?);
         let payload = rightly(&queue.place(frame)?);
         let next_is = |next, desc| RawDesc { flags: right | DESC_NEXT, next, ..desc };
         let wrongly = |desc| RawDesc { flags: right ^ DESC_WRITE, ..desc };
         let empty = RawDesc { len: 0, ..header };
-        Ok(match self {
+        let chain = match self {
             AvailIdxJump | HeadOutOfRange => vec![header, payload],
-            NextOutOfRange => vec![header, next_is(queue.ring().size(), payload)],
+            NextOutOfRange => vec![header, next_is(size, payload)],
             LoopOfOne => vec![next_is(0, header)],
             LoopOfAll => vec![header, payload, payload, next_is(0, payload)],
             AddressOutside => vec![header, RawDesc { addr: outside(queue), ..payload }],
@@ -198,7 +180,14 @@ impl RingAttack {
                 vec![RawDesc { len: 5, ..all }, rest]
             }
             _ => vec![self.indirect(queue, header, payload)?],
-        })
+        };
+        queue.write_chain(0, &chain);
+        match self {
+            AvailIdxJump => queue.set_avail_idx(queue.avail_idx().wrapping_add(size).wrapping_add(1)),
+            HeadOutOfRange => queue.offer(size),
+            _ => queue.offer(0),
+        }
+        queue.kick()
     }
 
     /// A descriptor that points to a table.
