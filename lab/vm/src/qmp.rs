@@ -97,12 +97,6 @@ impl Qmp {
         }
     }
 
-    /// Forgets the events so far, so that the next wait sees only new ones.
-    pub fn forget_events(&mut self) {
-        self.events.clear();
-        while self.messages.try_recv().is_ok() {}
-    }
-
     fn message(&self, deadline: Instant) -> Result<Value> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.messages.recv_timeout(left).map_err(|error| match error {
