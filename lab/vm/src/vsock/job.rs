@@ -45,14 +45,21 @@ impl Load {
 /// # Errors
 /// The socket fails; the message says after how many bytes.
 pub fn send_load(socket: impl AsFd, load: Load) -> Result<()> {
+    send_by(load, |bytes| send_all(&socket, bytes))
+}
+
+/// Sends a load by `send`, a write at a time.
+///
+/// # Errors
+/// As [`send_load`].
+pub fn send_by(load: Load, mut send: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let pattern = Pattern::new(load.seed);
     let mut buffer = vec![0; load.write_bytes.max(1)];
     let mut sent = 0;
     while sent < load.bytes {
         let length = (load.bytes - sent).min(buffer.len() as u64) as usize;
         pattern.fill(sent, &mut buffer[..length]);
-        send_all(&socket, &buffer[..length])
-            .with_context(|| format!("after {sent} of {} bytes", load.bytes))?;
+        send(&buffer[..length]).with_context(|| format!("after {sent} of {} bytes", load.bytes))?;
         sent += length as u64;
     }
     Ok(())

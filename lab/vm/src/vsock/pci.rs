@@ -22,7 +22,7 @@ use zerowire_guest::vsock::{
 };
 
 use super::PATIENCE;
-use super::job::Load;
+use super::job::{Load, send_by};
 use super::pattern::Pattern;
 
 /// Pages of 2 MiB: two for 128 receive buffers and the rings, one for what is sent, one
@@ -159,16 +159,7 @@ fn wait(stack: &mut VsockStack, conn: ConnId, how: How) -> Result<()> {
 
 /// Sends a load and ends the stream.
 fn send(stack: &mut VsockStack, conn: ConnId, load: Load) -> Result<()> {
-    let pattern = Pattern::new(load.seed);
-    let mut buffer = vec![0; load.write_bytes.max(1)];
-    let mut sent = 0;
-    while sent < load.bytes {
-        let length = (load.bytes - sent).min(buffer.len() as u64) as usize;
-        pattern.fill(sent, &mut buffer[..length]);
-        let result = stack.send_all(conn, &buffer[..length], PATIENCE);
-        result.with_context(|| format!("after {sent} of {} bytes", load.bytes))?;
-        sent += length as u64;
-    }
+    send_by(load, |bytes| Ok(stack.send_all(conn, bytes, PATIENCE)?))?;
     stack.shutdown(conn, SHUTDOWN_SEND)?;
     stack.flush(PATIENCE)?;
     // Not an end before the peer has it all.
