@@ -23,23 +23,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
-use zerowire_vmtest::tls;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, connect_with, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
 use zerowire_vmtest::vsock::{VsockKind, allow_descriptors, lend, pci, zerocopy};
+use zerowire_vmtest::{report, tls};
 
 fn main() -> ExitCode {
-    match run(&mut Words(std::env::args().skip(1).collect())) {
-        Ok(text) => {
-            println!("ok {text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report(run(&mut Words(std::env::args().skip(1).collect())))
 }
 
 fn run(words: &mut Words) -> Result<String> {

@@ -45,3 +45,17 @@ pub mod tls;
 pub mod vsock;
 pub mod vsock_device;
 pub mod xdp;
+
+/// Prints how a program in a guest ended, in the words that the checks read.
+pub fn report(result: anyhow::Result<String>) -> std::process::ExitCode {
+    match result {
+        Ok(text) => {
+            println!("ok {text}");
+            std::process::ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("failed: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

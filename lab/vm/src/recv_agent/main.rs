@@ -28,19 +28,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use zerowire::recv::RecvBackend;
+use zerowire_vmtest::report;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match run(&words) {
-        Ok(text) => {
-            println!("ok {text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report(run(&words))
 }
 
 fn run(words: &[String]) -> Result<String> {

@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use zerowire_vmtest::report;
 use zerowire_vmtest::xdp::{CAPTURE, capture};
 
 /// How long the program waits for a frame.
@@ -44,16 +45,7 @@ const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, echo SOCKET PA
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match run(&words) {
-        Ok(text) => {
-            println!("ok {text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report(run(&words))
 }
 
 fn run(words: &[&str]) -> Result<String> {
