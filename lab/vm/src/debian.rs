@@ -54,7 +54,8 @@ const DISK: &str = "1G";
 /// For programs that make the disk.
 const MADE: Duration = Duration::from_secs(120);
 
-/// Boots it, with one CPU, which takes a fifth less CPU time. `files` go to `/usr/local/bin` of the guest under their own names.
+/// Boots it, with one CPU, which takes a fifth less CPU time. `files` go to `/usr/local/bin` of the
+/// guest under their own names.
 ///
 /// # Errors
 /// The root is not in the cache, a file can't be read, or the guest does not reach its shell.

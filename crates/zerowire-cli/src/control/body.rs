@@ -43,8 +43,8 @@ pub fn merge<T: DeserializeOwned + Serialize>(
     let mut keys = Vec::new();
     if let Value::Object(all) = &mut merged {
         for (key, value) in patch {
-            // Null stays, so that an unknown key is found whatever its value. It does nothing to a key
-            // that has no value.
+            // Null stays, so that an unknown key is found whatever its value. It does nothing to a
+            // key that has no value.
             let none = value.is_null();
             let had = all.insert(key.clone(), value).is_some_and(|had| !had.is_null());
             if had || !none {

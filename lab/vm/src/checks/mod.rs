@@ -27,8 +27,8 @@ use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
 use zerowire_vmtest::runner::{Body, Test};
 
-/// Both kernels on the current QEMU, then on the old one, and their CPUs. Some have a single CPU, as
-/// small guests have. It takes a quarter less CPU time, half less where devices come and go.
+/// Both kernels on the current QEMU, then on the old one, and their CPUs. Some have a single CPU,
+/// as small guests have. It takes a quarter less CPU time, half less where devices come and go.
 const MACHINES: [(Kernel, Qemu, u32); 5] = [
     (Kernel::New, Qemu::V10, 2),
     (Kernel::New, Qemu::V10, 1),
