@@ -577,7 +577,7 @@ int zw_vsock_connect(const char *path,
 void zw_vsock_close(struct zw_vsock *connection);
 
 // Listens on a port of the host (CID 2), with path and options as those of zw_vsock_connect.
-// -EADDRINUSE: another program listens there.
+// -EADDRINUSE: another program listens there, or a child of one that did, before its execve(2).
 int zw_vsock_listen(const char *path,
                     uint32_t port,
                     const struct zw_vsock_options *options,

@@ -33,7 +33,7 @@ fn zw_vsock_connect(
 fn zw_vsock_close(connection: *mut VsockConnection) = close(connection);
 
 /// Listens on a port of the host (CID 2), with path and options as those of zw_vsock_connect.
-/// -EADDRINUSE: another program listens there.
+/// -EADDRINUSE: another program listens there, or a child of one that did, before its execve(2).
 fn zw_vsock_listen(
     path: *const c_char,
     port: u32,

@@ -11,8 +11,8 @@ use super::options::{MappedKind, MappedOptions};
 use zerowire_wire::mapped::MapOp;
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the
-/// listening; connections stay. As with every socket of Linux the port is free when no process has
-/// the descriptor any more, thus not between fork(2) and execve(2) of a child.
+/// listening; connections stay. The port is free when no process has the descriptor any more. A
+/// child has it between fork(2) and execve(2).
 #[derive(Debug)]
 pub struct MappedListener {
     socket: OwnedFd,
