@@ -2,6 +2,7 @@
 # Installs what the demo and the tests need and this machine lacks.
 #
 #   scripts/install.sh base       for `make demo-soft` and the tests without QEMU
+#   scripts/install.sh packages   all Debian packages that the next one installs
 #   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels, a
 #                                 Debian root
 #   scripts/install.sh vm --update   also looks for newer kernels and a newer QEMU 10
@@ -25,8 +26,8 @@ mode=${1:-}
 update=no
 [ "${2:-}" = --update ] && update=yes
 case $mode in
-    base | vm) ;;
-    *) die "unknown mode '$mode'; use: $0 base|vm [--update]" ;;
+    base | packages | vm) ;;
+    *) die "unknown mode '$mode'; use: $0 base|packages|vm [--update]" ;;
 esac
 
 [ -r /etc/os-release ] && . /etc/os-release
@@ -90,7 +91,7 @@ need checkpolicy checkmodule
 # libFuzzer is built from C++ source.
 need g++ c++
 if ! command -v cc >/dev/null; then missing="$missing gcc libc6-dev"; fi
-if [ "$mode" = vm ]; then
+if [ "$mode" != base ]; then
     need qemu-system-x86 qemu-system-x86_64
     need xz-utils xz
     # No service comes with these two: that is libvirt-daemon-system.
