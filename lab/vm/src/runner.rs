@@ -149,6 +149,7 @@ impl TestSummary {
 pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> TestSummary {
     let total = tests.len();
     let (waiting, busy): (VecDeque<_>, VecDeque<_>) = tests.into_iter().partition(|test| test.waits);
+    let lane = jobs > 1 && !waiting.is_empty();
     let [waiting, busy] = [waiting, busy].map(Mutex::new);
     let summary = Mutex::new(TestSummary::default());
     // Popped in a function of its own: the lock must not be held in a test.
@@ -161,7 +162,7 @@ pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> TestSumma
     };
     let (only_waiting, all) = ([&waiting], [&waiting, &busy]);
     std::thread::scope(|scope| {
-        scope.spawn(|| work(if jobs > 1 { &only_waiting } else { &all }));
+        scope.spawn(|| work(if lane { &only_waiting } else { &all }));
         for _ in 1..jobs {
             scope.spawn(|| work(&[&busy, &waiting]));
         }

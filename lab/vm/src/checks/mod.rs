@@ -160,7 +160,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-posts", On::Linux7, xdp::posts::bounds),
     ("xdp-dirty-log", On::Linux7, xdp::dirty::exact),
     ("zcrx", On::Linux7, zcrx::no_device),
-    ("zcrx-stores", On::TwoCpus, zcrx_stores::count),
+    ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("zcrx-tool", On::Linux7, zcrx_tool::tool),
     ("tls", On::Qemu10, tls::refuses_loans),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),

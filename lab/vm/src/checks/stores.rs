@@ -35,10 +35,6 @@ const HUGE_FOLDER: &str = "/tmp/huge";
 pub fn net(env: &Env<'_>) -> Result<String> {
     let meter = Meter::new(env.dir)?;
     let mut net = Net::start(env, Plan { qemu_arguments: meter.arguments(), ..Plan::default() })?;
-    // One CPU: none that only waits for the other.
-    if env.machine.cpus > 1 {
-        net.guest.sh("echo 0 >/sys/devices/system/cpu/cpu1/online")?;
-    }
     net.wait_for_link()?;
     let sink = Sink::new(&net)?;
     make_files(&mut net.guest)?;

@@ -45,8 +45,6 @@ pub fn count(env: &Env<'_>) -> Result<String> {
     let meter = Meter::new(env.dir)?;
     let mut net = Net::start(env, Plan { qemu_arguments: meter.arguments(), ..Plan::default() })?;
     has_all(&mut net.guest)?;
-    // One CPU: none that only waits for the other.
-    net.guest.sh("echo 0 >/sys/devices/system/cpu/cpu1/online")?;
     net.wait_for_link()?;
     // The first program after a restore stores some MiB that later ones don't.
     let mut port = PORT;

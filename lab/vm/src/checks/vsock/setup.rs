@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::recv::vsock::{Error, MappedListener, MappedOptions};
@@ -13,7 +14,6 @@ use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
-use zerowire_vmtest::vsock::PATIENCE;
 use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
@@ -24,6 +24,9 @@ pub const CID: u32 = 77;
 
 /// The host's address (virtio 1.3, section 5.10.4).
 pub const HOST: u32 = 2;
+
+/// How long a child may take from fork(2) to execve(2), on a busy machine.
+const EXECVE: Duration = Duration::from_secs(2);
 
 /// The VM's name in the statistics.
 const NAME: &str = "vm";
@@ -73,7 +76,7 @@ impl Vsock {
     /// that another check has forked and that has not called execve(2) yet.
     pub fn listen_mapped(&self, port: u32, options: &MappedOptions) -> Result<MappedListener> {
         let path = PathBuf::from(format!("{}.map", self.uds.display()));
-        wait_for("the port is free", PATIENCE, || match MappedListener::bind(&path, port, options) {
+        wait_for("the port is free", EXECVE, || match MappedListener::bind(&path, port, options) {
             Err(Error::PortTaken { .. }) => Ok(None),
             bound => Ok(Some(bound?)),
         })
