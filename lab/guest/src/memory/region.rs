@@ -9,7 +9,7 @@ use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use crate::GuestAddr;
 
-/// A region of guest memory, mapped in this process.
+/// A region of guest memory, or a BAR of a PCI device, mapped in this process.
 #[derive(Debug)]
 pub struct Region {
     guest_addr: GuestAddr,
@@ -60,7 +60,7 @@ impl Region {
         self.file_offset as u64
     }
 
-    /// The memfd, which other regions may share.
+    /// The memfd, which other regions may share, or the device's file of the BAR.
     pub fn file(&self) -> BorrowedFd<'_> {
         (*self.file).as_fd()
     }

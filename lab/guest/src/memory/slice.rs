@@ -31,7 +31,7 @@ macro_rules! le_int {
 }
 le_int!(u8, u16, u32, u64);
 
-/// A range of one region of guest memory. Cheap to clone; keeps the region
+/// A range of one region of guest memory or registers. Cheap to clone; keeps the region
 /// mapped, and its bytes allocated if it came from
 /// [`crate::GuestMemory::allocate`].
 ///

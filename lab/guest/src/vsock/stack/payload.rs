@@ -8,8 +8,7 @@ use crate::vsock::lease::Returned;
 use crate::vsock::rx::Kept;
 use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, VsockRx};
 
-/// Lists of packets kept to be filled again: as many leases as a program may
-/// drop between two turns without an allocation later.
+/// Most lists of packets that are kept to be filled again without an allocation.
 const SPARE_LISTS: usize = 16;
 
 impl Core {
@@ -17,7 +16,7 @@ impl Core {
     pub(super) fn take_returns(&mut self, rx: &mut VsockRx) {
         while let Ok(Returned { read, mut list }) = self.returned.try_recv() {
             rx.take_back(list.drain(..).filter_map(|piece| piece.buffer()));
-            if self.spare.len() < SPARE_LISTS {
+            if self.spare.len() < SPARE_LISTS && list.capacity() > 0 {
                 self.spare.push(list);
             }
             if let Some((id, bytes)) = read
