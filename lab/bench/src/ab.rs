@@ -22,7 +22,7 @@ use crate::held::Held;
 use crate::machine::Machine;
 use crate::programs::percent;
 use crate::stats::rotation;
-use crate::words::{some_rounds, wrong};
+use crate::words::{verify_rounds, wrong};
 
 /// Numbers of a case that say how much was moved, and not which case it is.
 const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "sends"];
@@ -116,7 +116,7 @@ impl Subject for Builds {
 /// # Errors
 /// The options make no sense, a build fails, or it prints another JSON than the benchmarks do.
 pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
-    some_rounds(options.rounds)?;
+    verify_rounds(options.rounds)?;
     if let Some(own) = options.command.iter().find(|word| ["--rounds", "--json"].contains(&word.as_str())) {
         wrong!("{own} behind --: give it before OLD; each run has one round");
     }

@@ -16,7 +16,7 @@ use crate::options::NetOptions;
 use crate::ports::served::ServedPort;
 use crate::report::NetReport;
 use crate::scaling::{self, Effort};
-use crate::words::some_rounds;
+use crate::words::verify_rounds;
 use crate::{added, idle, programs};
 
 /// Frame lengths where none is given.
@@ -27,7 +27,7 @@ const SIZES: [usize; 4] = [64, 1500, 9000, 60_000];
 /// Fails when the namespace or a tap can't be made, when a frame is lost, and when a file can't be
 /// written.
 pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<NetReport> {
-    some_rounds(options.rounds())?;
+    verify_rounds(options.rounds())?;
     options.vm_counts()?;
     options.idle_count()?;
     let cases = Case::all(&options.directions, options.lengths(&SIZES), &options.working_sets)?;

@@ -11,7 +11,7 @@ use crate::case::{Case, Direction, WorkingSet};
 use crate::experiment::Files;
 use crate::frame::{ETHERNET_LEN, SMALLEST};
 use crate::programs::{self, NamedProgram, percent};
-use crate::words::{by_words, defaults, some_rounds, wrong};
+use crate::words::{by_words, defaults, verify_rounds, wrong};
 
 /// The most VMs of the scaling table: their taps share a class B network.
 const MOST_VMS: usize = 64;
@@ -186,7 +186,7 @@ impl NetOptions {
             let ports = self.port.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
             wrong!("{name} is for taps: leave it out, or --port {ports}");
         }
-        some_rounds(self.port_rounds())?;
+        verify_rounds(self.port_rounds())?;
         programs::verify(&self.which.programs, self.which.gate)?;
         let sizes = self.lengths(&VETH_SIZES);
         if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=VETH_LONGEST).contains(*size)) {

@@ -9,7 +9,8 @@ use serde::Serialize;
 pub struct TransferSample {
     /// CPU time of the side that is measured, all its threads.
     pub cpu_ns: u64,
-    /// Time on the wall while frames moved; the time to fill queues beforehand doesn't count.
+    /// Time on the wall: of a device while frames moved, without filling its queues; of a program
+    /// from its start to its end; of a stream as its two ends measure it.
     pub wall_ns: u64,
     /// Frames moved, every one accounted for; 0 of a stream.
     pub frames: u64,

@@ -37,7 +37,7 @@ macro_rules! wrong {
 pub(crate) use wrong;
 
 /// Refuses a measurement without rounds.
-pub(crate) fn some_rounds(rounds: usize) -> anyhow::Result<()> {
+pub(crate) fn verify_rounds(rounds: usize) -> anyhow::Result<()> {
     if rounds == 0 {
         wrong!("0 rounds: give at least 1");
     }

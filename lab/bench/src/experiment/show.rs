@@ -72,7 +72,7 @@ impl<E: Subject> CellText<E> {
     }
 }
 
-/// A column of a table that has a row a variant, or two.
+/// One column, or two, of a table with a row for each variant.
 pub struct Column<E: Subject> {
     /// Its heading.
     pub heading: &'static str,
@@ -206,7 +206,7 @@ pub fn series<E: Subject, V: Display>(
     all.filter(|series| series.values.iter().any(Option::is_some)).collect()
 }
 
-/// A chart with a group a cell, called as `group` says, and such [`series`].
+/// A chart with a group of bars for each cell, named by `group`, and the [`series`] of `variants`.
 pub fn bars<E: Subject, V: Display>(
     cells: &[&CellReport<E>],
     group: impl Fn(&E::Cell) -> String,

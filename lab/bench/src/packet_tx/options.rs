@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::case::{Column, PAYLOADS, SinkKind, TxCase};
 use crate::case::WorkingSet;
 use crate::experiment::Files;
-use crate::words::{defaults, some_rounds};
+use crate::words::{defaults, verify_rounds};
 
 /// Options of [`super::run_packet_tx`].
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -104,7 +104,7 @@ impl PacketTxOptions {
 
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
-        some_rounds(self.rounds())?;
+        verify_rounds(self.rounds())?;
         TxCase::all(&self.sinks, &self.working_sets, &self.sizes).map(drop)
     }
 }

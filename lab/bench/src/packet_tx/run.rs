@@ -80,6 +80,7 @@ fn measure_sink(
             auto.push(auto::compare(case, lab, softirq, options.auto_sends(), &mut progress));
         }
     }
+    drop(progress);
     if !auto.is_empty() {
         report.auto.push(CellReport::of(sink, (), auto, Vec::new()));
     }

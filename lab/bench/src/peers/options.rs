@@ -9,7 +9,7 @@ use super::cell::ComparedPart;
 use super::find::{self, NamedPeer};
 use crate::case::WorkingSet;
 use crate::experiment::Files;
-use crate::words::{defaults, some_rounds, wrong};
+use crate::words::{defaults, verify_rounds, wrong};
 
 /// Options of [`crate::peers::run_peers`].
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -67,7 +67,7 @@ impl PeersOptions {
     /// # Errors
     /// [`crate::WrongArguments`].
     pub(super) fn verify(&self) -> Result<()> {
-        some_rounds(self.rounds())?;
+        verify_rounds(self.rounds())?;
         if self.parts.is_empty() {
             wrong!("no part: choose from net, udp, vsock, replay and tcp");
         }

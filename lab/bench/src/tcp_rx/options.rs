@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::way::WayName;
 use crate::experiment::Files;
-use crate::words::{defaults, some_rounds, wrong};
+use crate::words::{defaults, verify_rounds, wrong};
 
 /// Numbers of connections of the table.
 const CONNECTIONS: [usize; 3] = [1, 16, 256];
@@ -117,7 +117,7 @@ impl TcpRxOptions {
 
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
-        some_rounds(self.rounds())?;
+        verify_rounds(self.rounds())?;
         if let Some(n) = self.connections.iter().find(|n| !(1..=MOST_CONNECTIONS).contains(*n)) {
             wrong!(
                 "{n} connections: choose 1 to {MOST_CONNECTIONS} (select() takes no descriptor above 1023)"

@@ -95,6 +95,7 @@ pub fn measure(
         let ran = ["floor", "zerowire"].map(str::to_owned).into_iter().zip(runs);
         cells.push(part_cell(at, LatencyFacts { trips }, None, ran)?);
     }
+    drop(progress);
     guest.stack().close(conn)?;
     drop(asking);
     let _ = guest.stack().wait_closed(conn, STALL_LIMIT)?;

@@ -17,14 +17,14 @@ use crate::cpu::Placement;
 use crate::experiment::{Plan, ReportHead, Variant, compare, first_program, measured};
 use crate::netns::on_own_thread;
 use crate::programs;
-use crate::words::{some_rounds, wrong};
+use crate::words::{verify_rounds, wrong};
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///
 /// Fails when a byte is lost on the floor, and when a file can't be written. What fails of the back
 /// end is named in the report.
 pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<VsockReport> {
-    some_rounds(options.rounds())?;
+    verify_rounds(options.rounds())?;
     if !(128..=65_536).contains(&options.ends.rx_buffer) {
         wrong!("receive buffers of {} bytes: choose 128 to 65536", options.ends.rx_buffer);
     }

@@ -11,7 +11,7 @@ use zerowire_wire::mapped::WINDOWS;
 use crate::case::{Direction, WorkingSet};
 use crate::experiment::Files;
 use crate::vsock::host::HostCpu;
-use crate::words::{defaults, some_rounds, wrong};
+use crate::words::{defaults, verify_rounds, wrong};
 
 /// The port of the server where none is named.
 pub const PORT: u32 = 1234;
@@ -249,7 +249,7 @@ impl TableOptions {
 
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
-        some_rounds(self.rounds())?;
+        verify_rounds(self.rounds())?;
         if self.bytes() == 0 || self.bytes() > 64 << 30 {
             wrong!("-m {}: choose 1 to 65536 megabytes", self.megabytes.unwrap_or_default());
         }
