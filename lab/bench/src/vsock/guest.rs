@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use zerowire_guest::VhostUser;
 use zerowire_guest::vsock::{
     ConnId, Drain, MAX_PAYLOAD, PayloadPool, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
 use super::case::{CREDIT, QUEUE_SIZE, RX_BUFFER};
 use super::host::sum_of;
-use crate::guest::STALL_LIMIT;
+use crate::guest::{STALL_LIMIT, filled_memory};
 
 /// Memory of the guest beside payload: rings, headers.
 const RING_MEMORY: usize = 2 << 20;
@@ -62,7 +62,7 @@ impl VsockGuest {
     pub fn connect(socket: &Path, setup: &Setup) -> Result<Self> {
         let buffers = setup.rx_buffers.max(usize::from(QUEUE_SIZE)) * setup.rx_buffer_len as usize;
         let total = setup.pool_bytes + buffers + TX_SLOTS * MAX_PAYLOAD + RING_MEMORY;
-        let memory = GuestMemory::new(&[(GuestAddr(0), total.next_multiple_of(2 << 20))])?;
+        let memory = filled_memory(total)?;
         let transport = VhostUser::connect(socket, STALL_LIMIT)?;
         let options = VsockOptions {
             queue_size: QUEUE_SIZE,
