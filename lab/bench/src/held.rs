@@ -155,8 +155,8 @@ pub fn end_on_signals(signals: &[libc::c_int]) -> Result<()> {
     let wait = move || {
         let mut signal = [0];
         if reader.read_exact(&mut signal).is_ok() {
-            // The lock is kept until the program ends: nothing is started any more, and no other thread
-            // gives up what it holds.
+            // The lock is kept until the program ends: nothing is started any more, and no other
+            // thread gives up what it holds.
             let mut all = all();
             end(&mut all);
             sys::end_by(libc::c_int::from(signal[0]));
