@@ -35,9 +35,9 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// the back end most of the time.
 const SPINS: usize = 64;
 
-/// Guest memory of at least `bytes`, whose pages are all there and in order, as in a guest that has
-/// run for a while. Otherwise the order in which a back end has them allocated decides: an eighth of
-/// the CPU time of cold frames of 9000 bytes.
+/// Guest memory of at least `bytes`. Its pages are all there and in order, as in a guest that has
+/// run for a while. Otherwise the order in which a back end has them allocated decides: an eighth
+/// of the CPU time of cold frames of 9000 bytes.
 pub fn filled_memory(bytes: usize) -> Result<GuestMemory> {
     let bytes = bytes.next_multiple_of(2 << 20);
     let memory = GuestMemory::new(&[(GuestAddr(0), bytes)])?;
