@@ -72,6 +72,12 @@ logged() {
     return "$(cat "$log.status")"
 }
 
+# follow NAME PID: shows the log of what runs in the background, to its end; returns its status.
+follow() {
+    tail -n +1 --pid="$2" -f "$logs/$1.log"
+    wait "$2"
+}
+
 # A stage without tests of its own: one failure if it fails.
 stage() {
     name=$1
@@ -160,12 +166,11 @@ cargo_tests() {
     passed=$((passed + $1 - unable)) failed=$((failed + bad)) skipped=$((skipped + $3 + unable))
 }
 
-# They are started before, and run beside other stages: each has its time, not a number of inputs.
+# They run already, beside other stages: each has its time, not a number of inputs.
 fuzz_tests() {
     say "fuzz: scripts/fuzz.sh short"
-    wait
-    cat $logs/fuzz.log
-    status=$(cat $logs/fuzz.log.status || echo 1)
+    status=0
+    follow fuzz "$fuzz" || status=$?
     sums=$(sed -n 's/^fuzz-tests: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $logs/fuzz.log | tail -n 1)
     # shellcheck disable=SC2086
     set -- ${sums:-0 1 0}
@@ -242,13 +247,13 @@ stage deny scripts/deny.sh
 skipped=$((skipped + $(grep -c '^not run: ' $logs/deny.log)))
 if [ "$1" = all ]; then
     say "install: scripts/install.sh vm"
-    wait "$install" || { cat $logs/install.log; give_up "scripts/install.sh vm failed; see its messages above"; }
-    cat $logs/install.log
+    follow install "$install" || give_up "scripts/install.sh vm failed; see its messages above"
 fi
 cargo_tests "$1"
 if [ "$1" = all ]; then
     vm_tests
     logged fuzz nice scripts/fuzz.sh short >/dev/null &
+    fuzz=$!
     # It is made for a terminal of 80 columns.
     [ -x $drivers/zerowire-demo ] && stage demo $drivers/zerowire-demo &&
         stage demo-width sh -c '! LC_ALL=C.UTF-8 grep -E "^.{81}" "$0"' $logs/demo.log
