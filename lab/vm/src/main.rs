@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use zerowire_vmtest::{interrupt, lab::Lab, netns, runner, vsock};
 
-/// Two guests keep two CPUs busy; a third one works while another waits. The fourth one takes next
-/// to no CPU time.
+/// Two guests keep two CPUs busy; a third one works while another waits. The fourth one waits most
+/// of the time.
 const JOBS: usize = 4;
 
 const USAGE: &str = "usage: zerowire-vmtest [--list] [--jobs N] [FILTER...]";

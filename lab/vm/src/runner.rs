@@ -96,7 +96,7 @@ pub struct Test {
     pub machine: Machine,
     /// The test itself.
     pub body: Body,
-    /// It takes next to no CPU time.
+    /// It waits most of the time.
     pub waits: bool,
 }
 
