@@ -15,7 +15,7 @@ export PATH
 # They go into the guests' RAM disks, whose size is part of each saved guest: so there are no
 # symbols. With --target, build scripts and macros are built without these flags.
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static -C strip=symbols"
-export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_DEV_DEBUG=false
+export CARGO_PROFILE_RELEASE_DEBUG=false
 
 case ${1:-} in
     '') set -- --release ;;
