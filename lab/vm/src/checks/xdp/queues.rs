@@ -30,8 +30,9 @@ pub fn two(env: &Env<'_>) -> Result<String> {
         let program = Program::start(&mut card.guest, &port)?;
         let mut all = Value::Null;
         let frames = card.with_vms(&["echo /tmp/vm 2 0".to_owned()], |card| {
-            exchange(card)?;
+            let exchanged = exchange(card);
             all = program.stop(&mut card.guest)?;
+            exchanged.with_context(|| all.to_string())?;
             Ok(())
         })?;
         let vm = &all["vms"][0];
