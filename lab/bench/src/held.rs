@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
+use zerowire_testkit::process::kill_with_thread;
 
 use crate::sys;
 
@@ -94,7 +95,7 @@ impl Held {
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         // A signal waits for the lock: it never finds a child that is not in the list.
         let mut all = all();
-        sys::kill_with_thread(command);
+        kill_with_thread(command);
         let child = command.spawn()?;
         if let Some(entry) = all.iter_mut().find(|entry| entry.id == self.id) {
             entry.child = Pid::from_raw(child.id() as i32);

@@ -8,13 +8,10 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Turns the -1 of a system call into the error of this thread.
@@ -60,13 +57,6 @@ pub fn end_by(signal: libc::c_int) -> ! {
         libc::raise(signal);
     }
     std::process::exit(128 + signal)
-}
-
-/// What `command` starts is killed when the thread that starts it ends.
-pub fn kill_with_thread(command: &mut Command) {
-    let set = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec this is one system call: no memory is allocated, no lock taken.
-    unsafe { command.pre_exec(set) };
 }
 
 /// An interface request for the interface `name`.

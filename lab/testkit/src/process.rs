@@ -8,7 +8,10 @@
 //! starts a program, the new process has copies of all descriptors until it becomes that program.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Set in a test's own process: the path of the test.
 const ALONE: &str = "ZEROWIRE_TEST_ALONE";
@@ -103,6 +106,23 @@ pub fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::R
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the limit is a value of this function.
     check(unsafe { libc::setrlimit(resource, &raw const limit) })
+}
+
+/// What `command` starts is killed when the thread that starts it ends, as it is when this process
+/// is killed.
+pub fn kill_with_thread(command: &mut Command) -> &mut Command {
+    kill_with(command, getpid())
+}
+
+fn kill_with(command: &mut Command, parent: Pid) -> &mut Command {
+    let set = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // If the parent has ended before that, nobody will say so.
+        if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    };
+    // SAFETY: between fork and exec these are two system calls: no memory is allocated, no lock
+    // taken.
+    unsafe { command.pre_exec(set) }
 }
 
 /// The processes that `parent` has started and that run: with `--sandbox on` those that serve its

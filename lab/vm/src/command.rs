@@ -1,13 +1,13 @@
 //! Programs on the host: run with a time limit, or kept and killed on drop.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
+use zerowire_testkit::process::kill_with_thread;
 
 /// Limit for commands that answer at once (`ip`, `ldd`, `--version`). Generous,
 /// because two guests may be busy beside them.
@@ -15,14 +15,6 @@ pub const SHORT: Duration = Duration::from_secs(20);
 
 /// How often a wait looks again.
 pub const POLL: Duration = Duration::from_millis(10);
-
-/// Makes a child die with the thread that starts it, so that an aborted test run
-/// leaves no QEMU behind.
-pub fn die_with_parent(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure runs between fork and exec and makes one system call
-    // (prctl); it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }
-}
 
 /// Runs a command to its end and returns its standard output.
 ///
@@ -36,7 +28,7 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
     // One that answers at once need not die with its parent. To see to that the parent forks, which
     // copies all of its page tables.
     if limit > SHORT {
-        die_with_parent(command);
+        kill_with_thread(command);
     }
     let child = command.spawn().with_context(|| format!("can't start `{name}`"))?;
     let mut running = Running { child, name: name.clone() };
@@ -85,7 +77,7 @@ impl Running {
     /// The program can't be started; the message names it.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = describe(command);
-        let child = die_with_parent(command).spawn().with_context(|| format!("can't start `{name}`"))?;
+        let child = kill_with_thread(command).spawn().with_context(|| format!("can't start `{name}`"))?;
         Ok(Self { child, name })
     }
 

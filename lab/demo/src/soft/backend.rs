@@ -1,15 +1,15 @@
 //! The devices: processes of `zerowire net` and `zerowire vsock`.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use zerowire_testkit::process::kill_with_thread;
 
 use super::{CID, TAP};
 
@@ -61,9 +61,7 @@ impl SoftBackend {
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let command_line = format!("zerowire {}", words.join(" "));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: the closure runs between fork and exec and makes one system call
-        // (prctl); it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        kill_with_thread(&mut command);
         let mut child = command.spawn().with_context(|| format!("can't start `{command_line}`"))?;
         let output = child.stdout.take().context("the child has no standard output")?;
         let (sender, statistics) = channel();

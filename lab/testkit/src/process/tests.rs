@@ -1,4 +1,9 @@
-use super::{ALONE, children, is_own};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use rustix::process::Pid;
+
+use super::{ALONE, children, is_own, kill_with, kill_with_thread};
 
 #[test]
 fn what_follows_runs_elsewhere() {
@@ -32,9 +37,23 @@ fn a_path_that_no_test_has_fails() {
 #[test]
 fn a_program_that_was_started_is_a_child_until_it_ends() {
     let own = std::process::id();
-    let mut program = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut program = Command::new("sleep").arg("60").spawn().unwrap();
     assert!(children(own).contains(&program.id()));
     program.kill().unwrap();
     crate::wait_until("the zombie is no child", || !children(own).contains(&program.id()));
     program.wait().unwrap();
+}
+
+#[test]
+fn a_program_is_killed_with_the_thread_that_started_it() {
+    let start = || kill_with_thread(Command::new("sleep").arg("60")).spawn().unwrap();
+    let mut program = std::thread::spawn(start).join().unwrap();
+    assert_eq!(program.wait().unwrap().signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn a_program_does_not_start_when_its_parent_has_ended() {
+    // As if another process had started it.
+    let error = kill_with(&mut Command::new("true"), Pid::INIT).spawn().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
 }
