@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerowire_net::port::packet::{Frames, PacketSocket};
@@ -119,34 +119,37 @@ impl Wire {
 
     /// Sends a frame until a VM has sent it back, byte for byte. Returns that VM's name.
     pub fn round_trip(&self, frame: &[u8]) -> Result<u8> {
-        let name = self.attempts(frame, TRIES)?;
-        name.with_context(|| format!("a frame of {} bytes never came back", frame.len()))
+        self.attempts(frame, TRIES)?.map_err(|last| {
+            anyhow!("a frame of {} bytes never came back; what came last: {last:02x?}", frame.len())
+        })
     }
 
     /// The same a few times; whether it came back.
     pub fn comes_back(&self, frame: &[u8]) -> Result<bool> {
-        Ok(self.attempts(frame, FEW)?.is_some())
+        Ok(self.attempts(frame, FEW)?.is_ok())
     }
 
-    fn attempts(&self, frame: &[u8], tries: usize) -> Result<Option<u8>> {
+    /// The VM's name; where none sends the frame back, the last of other frames that came.
+    fn attempts(&self, frame: &[u8], tries: usize) -> Result<std::result::Result<u8, Vec<u8>>> {
         {
             let mut sent = self.sent();
             sent.truncate(REMEMBERED - 1);
             sent.push_front(frame.to_vec());
         }
         let mut buffer = vec![0; 4096];
+        let mut last = Vec::new();
         for _ in 0..tries {
             self.send(frame)?;
             let start = Instant::now();
             while start.elapsed() < ONCE {
                 let Some(got) = self.recv(&mut buffer)? else { continue };
-                let Some(name) = self.answer(got)? else { continue };
-                if got[ADDRESSES_BYTES..] == frame[ADDRESSES_BYTES..] {
-                    return Ok(Some(name));
+                match self.answer(got)? {
+                    Some(name) if got[ADDRESSES_BYTES..] == frame[ADDRESSES_BYTES..] => return Ok(Ok(name)),
+                    _ => last = got.to_vec(),
                 }
             }
         }
-        Ok(None)
+        Ok(Err(last))
     }
 
     /// The name of the VM that sent this; None where it was none of them. What is not the answer to
