@@ -76,7 +76,7 @@ guest: ## zerowire, and a guest to start by hand as in README.md, in target/gues
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest --package zerowire-demo
 	@target/release/zerowire-demo --guest target/guest
 
-test: ## Everything that CI runs (root; some 16 minutes on 2 CPUs, and the downloads once)
+test: ## Everything that CI runs (root; 15 to 25 minutes on 2 CPUs, and the downloads once)
 	@scripts/test.sh all
 
 check: ## Lint and the tests without QEMU
