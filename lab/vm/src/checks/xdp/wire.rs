@@ -22,6 +22,9 @@ const FEW: usize = 6;
 /// For a frame to arrive, before the test checks the wire in another way.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Bytes of another frame, for an error.
+const SHOWN: usize = 64;
+
 /// Frames that may still come back late.
 const REMEMBERED: usize = 64;
 
@@ -120,7 +123,12 @@ impl Wire {
     /// Sends a frame until a VM has sent it back, byte for byte. Returns that VM's name.
     pub fn round_trip(&self, frame: &[u8]) -> Result<u8> {
         self.attempts(frame, TRIES)?.map_err(|last| {
-            anyhow!("a frame of {} bytes never came back; what came last: {last:02x?}", frame.len())
+            let begin = &last[..last.len().min(SHOWN)];
+            anyhow!(
+                "a frame of {} bytes never came back; last came {} bytes: {begin:02x?}",
+                frame.len(),
+                last.len()
+            )
         })
     }
 
