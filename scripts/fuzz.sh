@@ -43,8 +43,8 @@ RUSTFLAGS="--cfg fuzzing -C passes=sancov-module -C llvm-args=-sanitizer-coverag
 -C llvm-args=-sanitizer-coverage-inline-8bit-counters -C llvm-args=-sanitizer-coverage-pc-table \
 -C llvm-args=-sanitizer-coverage-trace-compares -Z sanitizer=address"
 export RUSTFLAGS
-# What the level saves in building is more than short runs gain by it. They reach as much, with
-# fewer inputs.
+# Short runs take less time than building for speed. At this level they run fewer inputs in the same
+# time, some a third as many, and reach about as large a share of the edges.
 [ "$mode" = long ] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 echo "fuzz: building"
 RUSTC_BOOTSTRAP=1 $CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz || {
