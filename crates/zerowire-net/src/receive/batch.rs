@@ -36,6 +36,10 @@ pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 /// Most reads of several chains each in a batch.
 pub const LONG_BATCH: usize = 8;
 
+/// Bytes of each buffer that are asked of the CPU ahead at most, where frames are copied there
+/// after the reads. Those of a batch stay in its second-level cache.
+const MAX_PREFETCH_BYTES: usize = 2048;
+
 /// The usual order of results.
 const IN_ORDER: [u16; READ_BATCH] = {
     let mut order = [0; READ_BATCH];
@@ -147,6 +151,9 @@ impl ReadBatch {
         }
         side.end_wait();
         side.prefetch();
+        if private {
+            side.chains.prefetch(reads, self.forecast.last_len.min(MAX_PREFETCH_BYTES));
+        }
         let (results, calls) = io.run(&mut self.lists);
         cx.counters.system_calls.add(calls);
         let mut done = Done { reads, ..Done::default() };

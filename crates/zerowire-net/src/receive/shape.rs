@@ -28,12 +28,14 @@ pub struct Forecast {
     /// The longest of the frames that took several chains, since the first of them came: the next
     /// one may well be as long.
     pub(super) longest_seen: usize,
+    /// The length of the last frame: the next ones are likely to be as long.
+    pub(super) last_len: usize,
 }
 
 impl Forecast {
     /// For frames that are `ordinary` bytes long at most, unless the guest has to segment them.
     pub(super) fn new(mergeable: bool, ordinary: usize, copybreak: usize) -> Self {
-        Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0 }
+        Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0, last_len: 0 }
     }
 
     /// The same, with nothing known of the frames.
@@ -50,6 +52,7 @@ impl Forecast {
     /// A frame of `len` bytes took `chains` chains.
     #[inline]
     pub(super) fn note(&mut self, len: usize, chains: usize) {
+        self.last_len = len;
         let small = self.is_small(len);
         let fits_one = chains == 1 && (self.mergeable || len <= self.ordinary);
         if !small && !fits_one {

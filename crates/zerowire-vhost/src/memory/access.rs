@@ -222,6 +222,14 @@ fn prefetch_to_write(at: *const u8) {
     prefetch(at);
 }
 
+/// Asks the CPU for the lines of the segment's first `bytes` bytes, to write them.
+#[inline]
+pub(crate) fn prefetch_segment_to_write(segment: &Segment, bytes: usize) {
+    for at in (0..bytes.min(segment.len as usize)).step_by(64) {
+        prefetch_to_write(segment.ptr.0.wrapping_add(at));
+    }
+}
+
 /// Copies from the segments, `skip` bytes in, to `dst`. Returns how many bytes there were to copy.
 #[inline]
 pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {

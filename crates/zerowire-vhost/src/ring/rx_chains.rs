@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
-use crate::memory::{GuestMemory, HostPtr, Segment};
+use crate::memory::{GuestMemory, HostPtr, Segment, access};
 
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
@@ -107,6 +107,15 @@ impl RxChains {
     #[inline]
     pub fn room(&self, i: usize) -> usize {
         self.ready.get(i).map_or(0, |c| c.room)
+    }
+
+    /// Asks the CPU for the first `bytes` bytes of each of the first `n` chains, to write them. Called
+    /// as [`SplitRing::prefetch`].
+    #[inline]
+    pub fn prefetch(&self, n: usize, bytes: usize) {
+        for c in self.ready.iter().take(n).filter(|c| c.list == NO_LIST) {
+            access::prefetch_segment_to_write(&c.only, bytes);
+        }
     }
 
     #[inline]
