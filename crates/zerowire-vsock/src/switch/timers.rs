@@ -14,6 +14,10 @@ use crate::vm::{GroupVm, MAX_RESETS};
 /// How often the thread checks deadlines, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the thread does something else for each connection that it has looked at. A look takes
+/// less than a twentieth of this, so that thousands of connections don't take the thread's time.
+const REST: Duration = Duration::from_micros(2);
+
 /// What time it is for the connections of a group, and when the thread checks their deadlines.
 /// Tests and fuzz targets can let time pass without waiting for it.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ pub(crate) struct Timers {
     passed: Duration,
     /// None where there are no deadlines.
     scan_at: Option<Instant>,
+    /// The thread doesn't check them before this time.
+    rests_until: Option<Instant>,
 }
 
 impl Timers {
@@ -48,11 +54,30 @@ impl Timers {
         let at = self.now() + after;
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
+
+    /// The thread has looked at so many connections.
+    fn rest_after(&mut self, looks: u32) {
+        self.rests_until = Some(self.now() + REST * looks);
+    }
+
+    /// When the thread checks deadlines next.
+    fn next_look(&self) -> Option<Instant> {
+        self.scan_at.map(|at| self.rests_until.map_or(at, |rest| rest.max(at)))
+    }
+}
+
+/// What came of tries in one look at all connections: one try a program, so that many connections
+/// that wait for the same one don't take the thread's time.
+#[derive(Default)]
+struct DialRound {
+    /// Programs whose backlogs are full, or that are being tried.
+    full: Vec<(u32, Kind)>,
+    has_dialled: bool,
 }
 
 /// Looks at deadlines if it is time. Returns when it will be time again.
 pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
-    let at = io.timers.scan_at?;
+    let at = io.timers.next_look()?;
     let now = io.timers.now();
     if now < at {
         return Some(at - now);
@@ -71,7 +96,8 @@ pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
     if waiting {
         io.timers.look_after(SCAN_EVERY);
     }
-    io.timers.scan_at.map(|at| at.saturating_duration_since(now))
+    io.timers.rest_after(vms.iter().map(|vm| vm.connections.slots()).sum());
+    io.timers.next_look().map(|at| at.saturating_duration_since(now))
 }
 
 fn scan_handshakes(vm: &mut GroupVm, now: Instant) -> bool {
@@ -100,10 +126,8 @@ fn give_up_reset(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
 }
 
 fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool {
-    let mut waiting = false;
-    // One try a program: many connections that wait for the same one must not take the thread's
-    // time.
-    let mut full = Vec::new();
+    let (mut waiting, mut dialing) = (false, false);
+    let mut round = DialRound::default();
     for slot in 0..vm.connections.slots() {
         let Some(mut at) = vm.current(slot) else { continue };
         ask_again(&mut at, now, &mut rest.io.timers);
@@ -111,7 +135,7 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
         if until > now {
             waiting = true;
             if matches!(at.c.end, End::Dialing) {
-                dial_again(vm, slot, &mut full, rest.io);
+                dialing |= dial_again(vm, slot, &mut round, rest.io);
             }
             continue;
         }
@@ -136,22 +160,33 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
         };
         apply(vm, slot, fate, rest);
     }
+    if dialing {
+        rest.io.timers.look_after(DIAL_AGAIN);
+    }
     waiting
 }
 
-/// Tries a host program again whose backlog was full, unless it is among those that are `full` now.
-fn dial_again(vm: &mut GroupVm, slot: u32, full: &mut Vec<(u32, Kind)>, io: &mut Io) {
-    let Some(c) = vm.connections.get(slot) else { return };
-    let (port, kind) = (c.key.peer_port, c.kind);
+/// Tries a host program again whose backlog was full, unless it had its turn in this round. Returns
+/// whether it is to be tried once more.
+fn dial_again(vm: &mut GroupVm, slot: u32, round: &mut DialRound, io: &mut Io) -> bool {
+    let Some(c) = vm.connections.get(slot) else { return false };
+    let program @ (port, kind) = (c.key.peer_port, c.kind);
+    // This comes first: thousands may wait for it.
+    if round.full.contains(&program) {
+        return true;
+    }
     if vm.doors.connector.is_asked(vm.connections.place(slot)) {
-        return;
+        return false;
     }
-    io.timers.look_after(DIAL_AGAIN);
-    let has_room = full.is_empty() || vm.doors.connector.has_room();
-    let waits = full.contains(&(port, kind)) || vm.doors.connector.is_tried(port, kind);
-    if has_room && !waits && !dial(vm, slot, false, io) {
-        full.push((port, kind));
+    if vm.doors.connector.is_tried(port, kind) {
+        round.full.push(program);
+    } else if !round.has_dialled || vm.doors.connector.has_room() {
+        round.has_dialled = true;
+        if !dial(vm, slot, false, io) {
+            round.full.push(program);
+        }
     }
+    true
 }
 
 /// Asks a guest again whether it has read packets, if it is time.
@@ -161,4 +196,31 @@ fn ask_again(at: &mut Current<'_>, now: Instant, timers: &mut Timers) {
         at.mark_ready();
     }
     timers.look_after(left);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_at_many_connections_are_rare() {
+        let mut timers = Timers::default();
+        let began = Instant::now();
+        timers.rest_after(10_000);
+        assert_eq!(timers.next_look(), None, "nothing to look at");
+        timers.look_after(Duration::ZERO);
+        let rest = timers.next_look().expect("a look") - began;
+        assert!(rest >= Duration::from_millis(20), "{rest:?}");
+        // Whoever wants a look sooner waits as well.
+        timers.look_after(Duration::ZERO);
+        assert_eq!(timers.next_look().map(|at| at - began), Some(rest));
+    }
+
+    #[test]
+    fn looks_at_few_connections_come_when_they_are_due() {
+        let mut timers = Timers::default();
+        timers.rest_after(1);
+        timers.look_after(SCAN_EVERY);
+        assert_eq!(timers.next_look(), timers.scan_at);
+    }
 }
