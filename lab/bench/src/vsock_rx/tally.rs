@@ -31,12 +31,24 @@ pub fn touch(bytes: &[u8]) {
     black_box(sum);
 }
 
+/// Has `copy` put `len` bytes into `private`, and looks at them there. A packet may be longer than
+/// the buffer that the options name.
+#[inline]
+fn touch_copy(private: &mut Vec<u8>, len: usize, copy: impl Fn(&mut [u8])) {
+    if private.len() < len {
+        private.resize(len, 0);
+    }
+    copy(&mut private[..len]);
+    touch(black_box(&private[..len]));
+}
+
 /// What a receive loop counts.
 pub struct Tally {
     clock: Clock,
     begin: Instant,
     cpu: Duration,
-    private: Vec<u8>,
+    /// Where bytes are copied to (`--copy-out`): as long as the longest piece so far.
+    private: Option<Vec<u8>>,
     check: bool,
     sum: StreamSum,
     /// Time in calls that dequeue.
@@ -63,7 +75,7 @@ impl Tally {
     pub fn begin_with(clock: Clock, options: &ClientOptions) -> io::Result<Self> {
         Ok(Self {
             clock,
-            private: if options.copy_out { vec![0; options.buffer_bytes()] } else { Vec::new() },
+            private: options.copy_out.then(|| vec![0; options.buffer_bytes()]),
             check: options.check,
             sum: StreamSum::default(),
             dequeue: Duration::ZERO,
@@ -81,12 +93,9 @@ impl Tally {
     #[inline]
     pub fn look(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        match self.private.get_mut(..bytes.len()) {
-            Some(private) if !private.is_empty() => {
-                private.copy_from_slice(bytes);
-                touch(black_box(private));
-            }
-            _ => touch(bytes),
+        match &mut self.private {
+            Some(private) => touch_copy(private, bytes.len(), |to| to.copy_from_slice(bytes)),
+            None => touch(bytes),
         }
         if self.check {
             self.sum.update(bytes);
@@ -99,9 +108,8 @@ impl Tally {
     pub fn look_at(&mut self, len: usize, byte: impl Fn(usize) -> u8, copy: impl Fn(&mut [u8])) {
         self.bytes += len as u64;
         self.direct_bytes += len as u64;
-        if self.private.len() >= len {
-            copy(&mut self.private[..len]);
-            touch(black_box(&self.private[..len]));
+        if let Some(private) = &mut self.private {
+            touch_copy(private, len, &copy);
         } else {
             let mut sum = 0u64;
             for at in (0..len).step_by(LINE) {
@@ -137,3 +145,6 @@ impl Tally {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
