@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::area::Slots;
+use crate::area::{RECEIVE_BUFFER, Slots};
 use crate::case::{Case, Direction};
 use crate::cpu::{Placement, thread_time};
 use crate::generator::Generator;
@@ -26,9 +26,6 @@ const _: () = assert!(BURST <= QUEUE);
 /// Frames of a stream that are sent together: [`BURST`] of them are on their way at most, in four
 /// portions.
 const PORTION: usize = BURST / 4;
-
-/// Bytes of a receive buffer: what Linux posts for frames of Ethernet's usual length.
-pub const BUFFER_LEN: usize = 1536;
 
 /// Frames that a side takes from a ring, or adds to it, before it notifies the other side: the
 /// batch of the port (crates/zerowire-net/src/io).
@@ -51,9 +48,9 @@ pub fn working_set(case: &Case) -> usize {
     case.working_set.bytes().max(POSTED * 2048)
 }
 
-/// Where receive buffers lie.
+/// Where receive buffers lie: as the guest's do.
 pub fn slots(case: &Case) -> Slots {
-    Slots::new(working_set(case), BUFFER_LEN)
+    Slots::received(working_set(case), RECEIVE_BUFFER)
 }
 
 /// Where the frames of a bare loop lie.

@@ -11,7 +11,7 @@ use zerowire_sys::socket::set_int;
 
 use super::bare::BareCalls;
 use super::bursts;
-use crate::area::{Area, Slots};
+use crate::area::{self, Area, Slots};
 use crate::case::{Case, Direction};
 use crate::compare::RAW;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -81,7 +81,7 @@ impl BareCalls for RawSocket {
         for total in 1..=frames {
             let at = slots.offset(*next) + VNET_HEADER_LEN;
             *next += 1;
-            let room = &mut bytes[at..at + bursts::BUFFER_LEN - VNET_HEADER_LEN];
+            let room = &mut bytes[at..at + area::RECEIVE_BUFFER - VNET_HEADER_LEN];
             let (_, came) = recv(&*socket, room, RecvFlags::empty())
                 .with_context(|| format!("frame {total} of {frames} did not come within {STALL_LIMIT:?}"))?;
             if came != *len {

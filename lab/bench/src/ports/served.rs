@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use super::bursts::{self, Arrivals};
 use super::measured::{KernelTime, measured};
 use super::veth::{Veth, Wire};
+use crate::area::RECEIVE_BUFFER;
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
@@ -144,7 +145,7 @@ impl ServedPort {
     pub fn idle(&mut self, watch: Duration) -> Result<PortIdle> {
         self.ready = None;
         let mut guest = NetGuest::connect(&self.backend.socket(0), 4 << 20)?;
-        guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
+        guest.prepare_receive(bursts::POSTED * 2048, RECEIVE_BUFFER / 2)?;
         guest.fill()?;
         let before = self.wire.kernel_time()?;
         let cpu = self.backend.idle_cpu(watch)?;
