@@ -39,6 +39,8 @@ pub struct Vsock {
     pub device: VsockDevice,
     uds: PathBuf,
     dir: PathBuf,
+    /// The back end's arguments beside those that every one has.
+    arguments: Vec<String>,
     starts: u32,
 }
 
@@ -60,11 +62,12 @@ impl Vsock {
         make: impl FnOnce(VsockDevice) -> VsockDevice,
     ) -> Result<Self> {
         let uds = env.dir.join("uds");
-        let backend = start_backend(env.dir, &uds, 0, arguments)?;
+        let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let backend = start_backend(env.dir, &uds, 0, &arguments)?;
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
         let device = make(VsockDevice::new("vsock0", backend.socket()));
         plug(&device, &mut guest, CID)?;
-        Ok(Self { guest, backend, device, uds, dir: env.dir.into(), starts: 1 })
+        Ok(Self { guest, backend, device, uds, dir: env.dir.into(), arguments, starts: 1 })
     }
 
     /// The path that the host's sockets are named after.
@@ -82,10 +85,14 @@ impl Vsock {
         })
     }
 
-    /// Kills the back end without warning and starts another one.
+    /// Kills the back end without warning and starts another one with the same arguments.
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.backend.kill();
-        self.backend = start_backend(&self.dir, &self.uds, self.starts, &[])?;
+        self.start_next()
+    }
+
+    fn start_next(&mut self) -> Result<()> {
+        self.backend = start_backend(&self.dir, &self.uds, self.starts, &self.arguments)?;
         self.starts += 1;
         Ok(())
     }
@@ -97,8 +104,8 @@ impl Vsock {
         self.device.unplug(&mut self.guest)?;
         let (status, _) = self.backend.stop()?;
         ensure!(status.success(), "after SIGTERM the back end ended with {status}");
-        self.backend = start_backend(&self.dir, &self.uds, self.starts, arguments)?;
-        self.starts += 1;
+        self.arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
+        self.start_next()?;
         self.plug()
     }
 
@@ -212,7 +219,7 @@ pub fn stop(mut backend: BackendProcess) -> Result<()> {
     Ok(())
 }
 
-fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[&str]) -> Result<BackendProcess> {
+fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[String]) -> Result<BackendProcess> {
     let socket = dir.join("vsock");
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--name", NAME, "--cid", &CID.to_string()]);
