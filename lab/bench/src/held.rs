@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
-use zerowire_testkit::process::kill_with_thread;
-
-use crate::sys;
+use zerowire_testkit::process::{catch, end_by, kill_with_thread};
 
 /// How long a child may take to end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -160,12 +158,12 @@ pub fn end_on_signals(signals: &[libc::c_int]) -> Result<()> {
             // thread gives up what it holds.
             let mut all = all();
             end(&mut all);
-            sys::end_by(libc::c_int::from(signal[0]));
+            end_by(libc::c_int::from(signal[0]));
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
     let signals = zerowire_cli::signals::not_ignored(signals);
-    sys::catch(&signals, writer.into()).context("signals can't be caught")
+    catch(&signals, writer.into()).context("signals can't be caught")
 }
 
 /// Ends all children and removes all folders and files.

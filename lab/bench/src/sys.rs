@@ -3,12 +3,11 @@
 //! All other `unsafe` of this crate is in [`crate::area`], below [`crate::packet_tx::bare`], in
 //! [`crate::ports::bare_xdp`] and in `tcp_rx/uring_read.rs`. Every function takes borrowed
 //! descriptors and plain values, keeps no pointer after it returns, and reports the error number of
-//! the call; [`catch`] keeps the descriptor that it is given.
+//! the call.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -17,46 +16,6 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// Turns the -1 of a system call into the error of this thread.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// Where [`catch`] writes the numbers of signals.
-static SIGNALS: OnceLock<OwnedFd> = OnceLock::new();
-
-/// From now on each of `signals` is written to `pipe` as a byte, once the first call has set it.
-/// A program that this process starts doesn't inherit that.
-pub fn catch(signals: &[libc::c_int], pipe: OwnedFd) -> io::Result<()> {
-    let _ = SIGNALS.set(pipe);
-    // SAFETY: all zeroes is a valid sigaction: no flags, and no signal is blocked.
-    let mut action: libc::sigaction = unsafe { zeroed() };
-    action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
-    action.sa_flags = libc::SA_RESTART;
-    for signal in signals {
-        // SAFETY: the handler takes a signal's number, and does only what a handler may do.
-        check(unsafe { libc::sigaction(*signal, &raw const action, std::ptr::null_mut()) })?;
-    }
-    Ok(())
-}
-
-extern "C" fn on_signal(signal: libc::c_int) {
-    let Some(pipe) = SIGNALS.get() else { return };
-    // SAFETY: write is safe in a handler (signal-safety(7)); errno is this thread's, and is put
-    // back.
-    unsafe {
-        let errno = *libc::__errno_location();
-        let byte = signal as u8;
-        libc::write(pipe.as_raw_fd(), (&raw const byte).cast(), 1);
-        *libc::__errno_location() = errno;
-    }
-}
-
-/// Ends this process by `signal`, as if it had not been caught.
-pub fn end_by(signal: libc::c_int) -> ! {
-    // SAFETY: the calls take numbers; no handler runs from here on.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
-    std::process::exit(128 + signal)
 }
 
 /// An interface request for the interface `name`.

@@ -6,10 +6,14 @@
 //!
 //! So does a test for which a descriptor must be closed as soon as it closes it. When another test
 //! starts a program, the new process has copies of all descriptors until it becomes that program.
+//!
+//! The lab's programs have the rest in common: children that die with them, and signals.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
@@ -138,6 +142,49 @@ pub fn children(parent: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| is_child(pid) == Some(true)).collect()
+}
+
+/// Where [`catch`] writes the numbers of signals.
+static SIGNALS: OnceLock<OwnedFd> = OnceLock::new();
+
+/// From now on each of `signals` is written to `pipe` as a byte, once the first call has set it.
+/// A program that this process starts doesn't inherit that.
+///
+/// # Errors
+/// A number is not that of a signal that can be caught.
+pub fn catch(signals: &[libc::c_int], pipe: OwnedFd) -> io::Result<()> {
+    let _ = SIGNALS.set(pipe);
+    // SAFETY: all zeroes is a valid sigaction: no flags, and no signal is blocked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    for signal in signals {
+        // SAFETY: the handler takes a signal's number, and does only what a handler may do.
+        check(unsafe { libc::sigaction(*signal, &raw const action, std::ptr::null_mut()) })?;
+    }
+    Ok(())
+}
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    let Some(pipe) = SIGNALS.get() else { return };
+    // SAFETY: write is safe in a handler (signal-safety(7)); errno is this thread's, and is put
+    // back.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let byte = signal as u8;
+        libc::write(pipe.as_raw_fd(), (&raw const byte).cast(), 1);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Ends this process by `signal`, as if it had not been caught.
+pub fn end_by(signal: libc::c_int) -> ! {
+    // SAFETY: the calls take numbers; no handler runs from here on.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+    std::process::exit(128 + signal)
 }
 
 fn check(r: libc::c_int) -> io::Result<()> {

@@ -1,9 +1,10 @@
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use rustix::process::Pid;
 
-use super::{ALONE, children, is_own, kill_with, kill_with_thread};
+use super::{ALONE, catch, children, is_own, kill_with, kill_with_thread};
 
 #[test]
 fn what_follows_runs_elsewhere() {
@@ -56,4 +57,27 @@ fn a_program_does_not_start_when_its_parent_has_ended() {
     // As if another process had started it.
     let error = kill_with(&mut Command::new("true"), Pid::INIT).spawn().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+}
+
+#[test]
+fn signals_come_through_the_pipe_and_leave_errno_alone() {
+    crate::own_process!();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    catch(&[libc::SIGUSR1], writer.into()).unwrap();
+    let raise_with_errno = || {
+        // SAFETY: errno is this thread's; raise takes a number, and its handler is there.
+        unsafe {
+            *libc::__errno_location() = libc::ERANGE;
+            libc::raise(libc::SIGUSR1);
+            *libc::__errno_location()
+        }
+    };
+    assert_eq!(raise_with_errno(), libc::ERANGE);
+    let mut signal = [0];
+    reader.read_exact(&mut signal).unwrap();
+    assert_eq!(libc::c_int::from(signal[0]), libc::SIGUSR1);
+
+    // Nobody reads any more: the handler's write fails.
+    drop(reader);
+    assert_eq!(raise_with_errno(), libc::ERANGE);
 }
