@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use zerowire_sys::{netdevice, tap};
+use zerowire_testkit::net::lab::{Offload, try_set_offload};
 
 use crate::sys;
 
@@ -159,11 +160,9 @@ impl NetnsLink {
         self.ioctl(libc::SIOCSIFTXQLEN, &mut request, &what)
     }
 
-    /// Turns an offload on or off by one of the commands of ethtool(8) that take a number
-    /// (`SIOCETHTOOL`).
-    pub fn set_offload(&self, command: u32, on: bool) -> Result<()> {
-        let set = sys::ethtool_set(self.control.as_fd(), &self.name, command, u32::from(on));
-        self.said(set, &format!("set an offload (ethtool {command:#x})"))
+    /// Turns an offload on or off. The link is in the namespace of the calling thread.
+    pub fn set_offload(&self, offload: Offload, on: bool) -> Result<()> {
+        self.said(try_set_offload(&self.name, offload, on), &format!("set an offload ({offload:?})"))
     }
 
     /// Gives it an IPv4 address with a network mask of `prefix` bits.

@@ -39,8 +39,7 @@ pub fn ifreq(name: &str) -> io::Result<libc::ifreq> {
 /// An interface ioctl (netdevice(7)) with `request` as its argument.
 pub fn ioctl_ifreq(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: the codes used in this crate (SIOC*) read and write one ifreq, which
-    // `request` borrows mutably for the call. The one that follows an address in it is used with
-    // that of an array of the caller's.
+    // `request` borrows mutably for the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, request as *mut libc::ifreq) })?;
     Ok(())
 }
@@ -50,21 +49,6 @@ pub fn request_mac(request: &libc::ifreq) -> [u8; 6] {
     // SAFETY: every member of the union is made of integers: any bytes are a valid value.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     std::array::from_fn(|i| address.sa_data[i] as u8)
-}
-
-/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// `ETHTOOL_STSO`: segmentation of TCP by the device (include/uapi/linux/ethtool.h).
-pub const ETHTOOL_STSO: u32 = 0x1f;
-/// `ETHTOOL_SGRO`: joining of received frames (include/uapi/linux/ethtool.h).
-pub const ETHTOOL_SGRO: u32 = 0x2c;
-
-/// A command of ethtool that takes one number (`struct ethtool_value`), for the interface `name`.
-pub fn ethtool_set(fd: BorrowedFd<'_>, name: &str, command: u32, value: u32) -> io::Result<()> {
-    let mut words = [command, value];
-    let mut request = ifreq(name)?;
-    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    ioctl_ifreq(fd, SIOCETHTOOL, &mut request)
 }
 
 /// Gives the calling thread the lowest real-time priority: it runs before all usual threads

@@ -26,7 +26,6 @@ pub mod command;
 pub mod cpio;
 pub mod debian;
 pub mod device;
-pub mod ethtool;
 pub mod guest;
 pub mod initrd;
 pub mod interrupt;

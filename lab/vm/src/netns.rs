@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use zerowire_testkit::net::lab::{Offload, try_set_offload};
 
 use crate::command;
 
@@ -55,6 +56,18 @@ impl Netns {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
+    }
+
+    /// As `ethtool -K NAME tx off`: what goes out through the interface has whole checksums and is
+    /// not longer than the MTU.
+    ///
+    /// # Errors
+    /// The interface doesn't exist, or it can't do that.
+    pub fn finish_checksums(&self, name: &str) -> Result<()> {
+        self.inside(|| {
+            let set = try_set_offload(name, Offload::TransmitChecksum, false);
+            set.with_context(|| format!("ethtool -K {name} tx off"))
+        })
     }
 
     /// Runs `work` on a thread in the namespace. Sockets that it makes stay inside.

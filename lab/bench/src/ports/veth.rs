@@ -17,12 +17,12 @@ use std::{fs, io};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use zerowire_testkit::net::lab::Offload;
 
 use super::hold::go_first;
 use crate::cpu::{Placement, ProcessClock};
 use crate::netns::NetnsLink;
 use crate::packet_tx::links::add_veth;
-use crate::sys;
 
 /// Frames that the port's queue holds before it is polled (VETH_RING_SIZE, drivers/net/veth.c).
 pub const QUEUE: usize = 256;
@@ -53,10 +53,10 @@ impl Veth {
             fs::File::open("/proc/thread-self/ns/net").context("can't open /proc/thread-self/ns/net")?;
         add_veth(&name, &peer, here.as_fd())?;
         let (port, peer) = (NetnsLink::new(&name)?, NetnsLink::new(&peer)?);
-        peer.set_offload(sys::ETHTOOL_STSO, false)?;
+        peer.set_offload(Offload::Tso, false)?;
         peer.up()?;
         port.up()?;
-        port.set_offload(sys::ETHTOOL_SGRO, true)?;
+        port.set_offload(Offload::Gro, true)?;
         let thread = serve_by_thread(&name)?;
         placement
             .pin_task_to_worker(thread)

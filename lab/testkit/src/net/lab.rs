@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
 
 use super::packet_socket::{PACKET_IGNORE_OUTGOING, packet_socket};
 use super::{in_netns, netns, run, set_option};
@@ -330,9 +330,17 @@ fn lab_frame(name: &str, len: usize) {
     assert_eq!(sent, Ok(len), "a frame through {name}");
 }
 
+/// As [`try_set_offload`], of an interface that has the offload.
+pub fn set_offload(name: &str, offload: Offload, on: bool) {
+    try_set_offload(name, offload, on).unwrap_or_else(|error| panic!("{offload:?} of {name}: {error}"));
+}
+
 /// Switches an offload of an interface of this thread's namespace (`SIOCETHTOOL`, struct
 /// ethtool_value).
-pub fn set_offload(name: &str, offload: Offload, on: bool) {
+///
+/// # Errors
+/// The interface doesn't exist, or it can't do that.
+pub fn try_set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
     #[repr(C)]
     struct IfRequest {
         name: [u8; 16],
@@ -341,11 +349,14 @@ pub fn set_offload(name: &str, offload: Offload, on: bool) {
     }
     let mut value = [offload as u32, u32::from(on)];
     let mut request = IfRequest { name: [0; 16], value: &raw mut value, rest: [0; 2] };
+    if name.len() >= request.name.len() {
+        return Err(Errno::NAMETOOLONG.into());
+    }
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: the kernel reads the request and the value it points to, both on this stack frame.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), 0x8946, &raw mut request) };
-    assert_eq!(done, 0, "{offload:?} of {name}: {}", io::Error::last_os_error());
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Frames that the peer's end of the pair receives.

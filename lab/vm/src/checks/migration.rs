@@ -22,7 +22,6 @@ use serde_json::json;
 use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::device::NetDevice;
-use zerowire_vmtest::ethtool::finish_checksums;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::Env;
@@ -242,7 +241,7 @@ fn start(dir: &Path, namespace: &Netns, port: MigrationPort, name: &str) -> Resu
             namespace.ip(&["link", "add", &interface, "type", "veth", "peer", "name", &peer])?;
             namespace.ip(&["link", "set", "dev", &interface, "up"])?;
             // A frame of AF_XDP has no place for an unfinished checksum.
-            finish_checksums(namespace, &peer)?;
+            namespace.finish_checksums(&peer)?;
             command.args(["--port", &format!("xdp:{interface}")]);
             peer
         }

@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail};
 use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::{self, wait_for};
 use zerowire_vmtest::device::NetDevice;
-use zerowire_vmtest::ethtool::finish_checksums;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::Env;
@@ -276,7 +275,7 @@ fn add_veth(namespace: &Netns, plan: &Plan) -> Result<()> {
     namespace.ip(&[&near[..], &queues, &far, &queues].concat())?;
     if plan.port == HostPort::Xdp {
         // A frame of AF_XDP has no place for an unfinished checksum.
-        finish_checksums(namespace, TAP)?;
+        namespace.finish_checksums(TAP)?;
     }
     Ok(())
 }
