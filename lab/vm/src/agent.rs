@@ -174,11 +174,7 @@ fn exchange(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
 
 /// SEED WRITE BYTES
 fn send(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
-    let socket = end.open()?;
-    job::send_load(&socket, words.load()?)?;
-    // Not an end before the peer has it all.
-    job::end_data(&socket)?;
-    job::receive_end(&socket)?;
+    job::send_whole(end.open()?, words.load()?)?;
     Ok(String::new())
 }
 
@@ -187,11 +183,7 @@ fn send(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
 fn send_each(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
     let (load, buffers) = (words.load()?, words.rest::<u64>()?);
     for buffer in buffers {
-        let send = end.open_with(buffer).and_then(|socket| {
-            job::send_load(&socket, load)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)
-        });
+        let send = end.open_with(buffer).and_then(|socket| job::send_whole(socket, load));
         send.with_context(|| format!("with a buffer of {buffer}"))?;
     }
     Ok(String::new())
@@ -199,9 +191,7 @@ fn send_each(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
 
 /// SEED WRITE BYTES
 fn receive(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
-    let socket = end.open()?;
-    job::receive_load(&socket, words.load()?)?;
-    job::receive_end(&socket)?;
+    job::receive_whole(end.open()?, words.load()?)?;
     Ok(String::new())
 }
 

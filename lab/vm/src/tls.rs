@@ -72,10 +72,7 @@ pub fn send(options: SendOptions, load: Load) -> Result<Sent> {
     let memory: &'static [u8] = Vec::leak(Pattern::new(load.seed).bytes(0, usize::try_from(load.bytes)?));
     let mut sender = Sender::new(near.into(), options)?;
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            job::receive_load(&far, load)?;
-            job::receive_end(&far)
-        });
+        let reader = scope.spawn(|| job::receive_whole(&far, load));
         for (number, payload) in memory.chunks(load.write_bytes).enumerate() {
             sender.send(payload).with_context(|| format!("payload {number}"))?;
         }

@@ -83,14 +83,11 @@ fn start_backend(story: &Story, uds: &Path, dir: &Path) -> Result<BackendProcess
 fn from_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds: &Path) -> Result<()> {
     let listener = host::Listener::new(uds, HOST_PORT, VsockKind::Stream)?;
     story.say(format!("host: listens on {}_{HOST_PORT}", uds.display()));
-    let line = format!("stream connect 2 {HOST_PORT} send {}", arguments());
+    let line = format!("stream connect 2 {HOST_PORT} send {LOAD}");
     story.say(format!("guest$ zw-vsock {line}"));
     let job = Background::start(guest, &line)?;
     let socket = listener.accept()?;
-    watch(story, backend, Way::FromGuest, || {
-        job::receive_load(&socket, LOAD)?;
-        job::receive_end(&socket)
-    })?;
+    watch(story, backend, Way::FromGuest, || job::receive_whole(&socket, LOAD))?;
     // The guest waits for the end of this one.
     drop(socket);
     job.finish(guest)?;
@@ -99,24 +96,15 @@ fn from_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, ud
 
 /// A program on the host connects to a port of the guest's.
 fn to_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds: &Path) -> Result<()> {
-    let line = format!("stream listen {GUEST_PORT} receive {}", arguments());
+    let line = format!("stream listen {GUEST_PORT} receive {LOAD}");
     story.say(format!("guest$ zw-vsock {line}"));
     let job = Background::listen(guest, &line)?;
     let (socket, port) = host::connect_to(uds, GUEST_PORT, VsockKind::Stream)?;
     story.say(format!("host to {}: CONNECT {GUEST_PORT}; answer: OK {port}", uds.display()));
-    watch(story, backend, Way::ToGuest, || {
-        job::send_load(&socket, LOAD)?;
-        job::end_data(&socket)?;
-        // The guest closes when it has checked the last byte.
-        job::receive_end(&socket)
-    })?;
+    watch(story, backend, Way::ToGuest, || job::send_whole(&socket, LOAD))?;
     drop(socket);
     job.finish(guest)?;
     Ok(())
-}
-
-fn arguments() -> String {
-    format!("{} {} {}", LOAD.seed, LOAD.write_bytes, LOAD.bytes)
 }
 
 /// Shows the back end's own byte counter while the host's end works.

@@ -65,8 +65,7 @@ impl Sink {
         let (socket, _) = self.listener.accept().context("accept")?;
         limit(&socket)?;
         let load = Load { seed: file.seed, bytes: file.bytes, write_bytes: 0 };
-        job::receive_load(&socket, load)?;
-        job::receive_end(&socket)
+        job::receive_whole(&socket, load)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Every job compares each byte that it receives with the [`Pattern`] that its peer sends. So no
 //! job trusts a count or a checksum of the other end's.
 
+use std::fmt;
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -37,6 +38,13 @@ impl Load {
     /// The transfer that goes back on the same connection, with a pattern of its own.
     pub fn reply(self, bytes: u64) -> Self {
         Self { seed: self.seed.wrapping_add(1 << 32), bytes, ..self }
+    }
+}
+
+/// As a job of `zw-vsock` takes it: SEED WRITE BYTES.
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.seed, self.write_bytes, self.bytes)
     }
 }
 
@@ -95,6 +103,25 @@ pub fn receive_end(socket: impl AsFd) -> Result<()> {
     let length = receive(socket, &mut buffer).context("at the end of the data")?;
     ensure!(length == 0, "more data came than was to be sent");
     Ok(())
+}
+
+/// Sends a load, ends its own data, and waits until the peer has it all.
+///
+/// # Errors
+/// As [`send_load`] and [`receive_end`].
+pub fn send_whole(socket: impl AsFd, load: Load) -> Result<()> {
+    send_load(&socket, load)?;
+    end_data(&socket)?;
+    receive_end(socket)
+}
+
+/// Receives a load and the end behind it.
+///
+/// # Errors
+/// As [`receive_load`] and [`receive_end`].
+pub fn receive_whole(socket: impl AsFd, load: Load) -> Result<()> {
+    receive_load(&socket, load)?;
+    receive_end(socket)
 }
 
 /// Sends a load to an [`echo`] and checks what comes back, at the same time.

@@ -67,20 +67,15 @@ fn each(mut transfer: impl FnMut(VsockKind, Load, &[u64]) -> Result<()>) -> Resu
 }
 
 fn line(kind: VsockKind, port: u32, load: Load, buffers: &[u64]) -> String {
-    let Load { seed, bytes, write_bytes } = load;
     let buffers: String = buffers.iter().map(|b| format!(" {b}")).collect();
-    format!("{} connect {HOST} {port} send-each {seed} {write_bytes} {bytes}{buffers}", kind.word())
+    format!("{} connect {HOST} {port} send-each {load}{buffers}", kind.word())
 }
 
 fn to_socket(vsock: &mut Vsock, kind: VsockKind, load: Load, buffers: &[u64]) -> Result<()> {
     let listener = host::Listener::new(&vsock.uds(), 1020, kind)?;
     vsock.with_host(&line(kind, 1020, load, buffers), || {
         for buffer in buffers {
-            let receive = || {
-                let socket = listener.accept()?;
-                job::receive_load(&socket, load)?;
-                job::receive_end(&socket)
-            };
+            let receive = || job::receive_whole(listener.accept()?, load);
             receive().with_context(|| format!("from a socket with a buffer of {buffer}"))?;
         }
         Ok(())

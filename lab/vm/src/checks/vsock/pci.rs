@@ -46,15 +46,10 @@ fn to_guest(pair: &mut Pair, how: &str, load: Load) -> Result<String> {
     let uds = pair.uds(PROGRAM.0);
     let Pair { guest, backend, .. } = pair;
     let before = at_rest(backend, PROGRAM.0)?;
-    let Load { seed, bytes, write_bytes } = load;
-    let line = format!("pci {how} listen 2000 receive {seed} {write_bytes} {bytes}");
+    let bytes = load.bytes;
+    let line = format!("pci {how} listen 2000 receive {load}");
     let job = Background::listen(guest, &line)?;
-    let sent = (|| {
-        let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
-        job::send_load(&socket, load)?;
-        job::end_data(&socket)?;
-        job::receive_end(&socket)
-    })();
+    let sent = (|| job::send_whole(host::connect_to(&uds, 2000, VsockKind::Stream)?.0, load))();
     if let Err(error) = sent {
         // What the guest says is the better explanation, if it says something.
         let said = guest.sh("sleep 1; cat /tmp/job*; dmesg | tail -5").unwrap_or_default();
@@ -84,30 +79,21 @@ fn from_guest(pair: &mut Pair) -> Result<()> {
     let uds = pair.uds(PROGRAM.0);
     let Pair { guest, backend, .. } = pair;
     let before = at_rest(backend, PROGRAM.0)?;
-    let Load { seed, bytes, write_bytes } = BULK;
     let listener = host::Listener::new(&uds, 1000, VsockKind::Stream)?;
-    let line = format!("pci sleep connect {HOST} 1000 send {seed} {write_bytes} {bytes}");
-    together(
-        || {
-            let socket = listener.accept()?;
-            job::receive_load(&socket, BULK)?;
-            job::receive_end(&socket)
-        },
-        || remote::run(guest, &line),
-    )?;
+    let line = format!("pci sleep connect {HOST} 1000 send {BULK}");
+    together(|| job::receive_whole(listener.accept()?, BULK), || remote::run(guest, &line))?;
     let after = at_rest(backend, PROGRAM.0)?;
     let moved = after.count(Way::FromGuest, "bytes")? - before.count(Way::FromGuest, "bytes")?;
-    ensure!(moved == bytes, "the ledger has {moved} bytes from the guest, not {bytes}");
+    ensure!(moved == BULK.bytes, "the ledger has {moved} bytes from the guest, not {}", BULK.bytes);
     Ok(())
 }
 
 /// The kernel's sockets have their device as before.
 fn kernels_own(pair: &mut Pair) -> Result<()> {
     let listener = host::Listener::new(&pair.uds(KERNEL.0), 1000, VsockKind::Stream)?;
-    let Load { seed, bytes, write_bytes } = SHORT;
-    let line = format!("stream connect {HOST} 1000 exchange {seed} {write_bytes} {bytes}");
+    let line = format!("stream connect {HOST} 1000 exchange {SHORT}");
     let (_, echoed) = together(|| job::echo(listener.accept()?), || remote::run(&mut pair.guest, &line))?;
-    ensure!(echoed == bytes, "{echoed} bytes came over the kernel's device, not {bytes}");
+    ensure!(echoed == SHORT.bytes, "{echoed} bytes came over the kernel's device, not {}", SHORT.bytes);
     Ok(())
 }
 
@@ -130,20 +116,17 @@ fn stops_before_its_memory_is_free(guest: &mut Guest, job: &Background) -> Resul
 fn killed(pair: &mut Pair) -> Result<()> {
     let uds = pair.uds(PROGRAM.0);
     let guest = &mut pair.guest;
-    let Load { seed, bytes, write_bytes } = SHORT;
-    let line = format!("pci sleep listen 2000 receive {seed} {write_bytes} {bytes}");
+    let line = format!("pci sleep listen 2000 receive {SHORT}");
     let job = Background::listen(guest, &line)?;
     let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
-    job::send_load(&socket, Load { bytes: bytes / 2, ..SHORT })?;
+    job::send_load(&socket, Load { bytes: SHORT.bytes / 2, ..SHORT })?;
     stops_before_its_memory_is_free(guest, &job)?;
     job.signal(guest, "KILL")?;
     let job = Background::listen(guest, &line)?;
     // The new driver's reset ended it, at the latest.
     ensure!(job::receive_end(&socket).is_err() || job::send_load(&socket, SHORT).is_err(), "it goes on");
     let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
-    job::send_load(&socket, SHORT)?;
-    job::end_data(&socket)?;
-    job::receive_end(&socket)?;
+    job::send_whole(&socket, SHORT)?;
     job.finish(guest)?;
     Ok(())
 }

@@ -36,11 +36,7 @@ pub fn vsock(env: &Env<'_>) -> Result<String> {
         for mode in ["copy", "zerocopy", "auto"] {
             let options = format!("--mode {mode} --backend {backend} --chunk {CHUNK_BYTES}");
             let load = Load { seed: FILE.seed, bytes: FILE.bytes, write_bytes: 0 };
-            let receive = || {
-                let socket = listener.accept()?;
-                job::receive_load(&socket, load)?;
-                job::receive_end(&socket)
-            };
+            let receive = || job::receive_whole(listener.accept()?, load);
             let sent = together(receive, || send::complete(&mut vsock.guest, &to, FILE, &options));
             let checked = sent.and_then(|(said, ())| check(&said, mode, backend, env.machine.kernel));
             let percent = checked.with_context(|| options.clone())?;

@@ -20,34 +20,27 @@ const LOAD: Load = Load { seed: 30, bytes: (4 << 20) + 5, write_bytes: 64 << 10 
 pub fn stalled(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
     let uds = vsock.uds();
-    let Load { seed, bytes, write_bytes } = LOAD;
-    let arguments = format!("{seed} {write_bytes} {bytes}");
 
     // The host's program does not read.
     let listener = host::Listener::new(&uds, 1010, VsockKind::Stream)?;
     let before = vsock.ledger()?.count(Way::FromGuest, "bytes")?;
-    let line = format!("stream connect {HOST} 1010 send {arguments}");
+    let line = format!("stream connect {HOST} 1010 send {LOAD}");
     let job = Background::start(&mut vsock.guest, &line)?;
     let socket = listener.accept()?;
     let held = wait_until_still(&mut vsock, Way::FromGuest, before)?;
     transfer::echo(&mut vsock).context("while the host's program does not read")?;
-    job::receive_load(&socket, LOAD)?;
-    job::receive_end(&socket)?;
+    job::receive_whole(&socket, LOAD)?;
     drop(socket);
     job.finish(&mut vsock.guest)?;
 
     // The guest's program does not read.
     let before = vsock.ledger()?.count(Way::ToGuest, "bytes")?;
-    let job = Background::listen(&mut vsock.guest, &format!("stream listen 2010 receive {arguments}"))?;
+    let job = Background::listen(&mut vsock.guest, &format!("stream listen 2010 receive {LOAD}"))?;
     let (socket, _) = host::connect_to(&uds, 2010, VsockKind::Stream)?;
     job.signal(&mut vsock.guest, "STOP")?;
     let guest = &mut vsock;
     let (kept, ()) = together(
-        || {
-            job::send_load(&socket, LOAD)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)
-        },
+        || job::send_whole(&socket, LOAD),
         || {
             let kept = wait_until_still(guest, Way::ToGuest, before)?;
             transfer::echo(guest).context("while the guest's program does not read")?;
@@ -57,7 +50,7 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
         },
     )?;
     vsock.finish()?;
-    Ok(format!("of {bytes} bytes {held} went from the guest, {kept} to it, before they waited"))
+    Ok(format!("of {} bytes {held} went from the guest, {kept} to it, before they waited", LOAD.bytes))
 }
 
 /// Waits until no more bytes move, well before all have; returns how many did.

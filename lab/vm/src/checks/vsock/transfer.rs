@@ -124,8 +124,7 @@ fn messages(vsock: &mut Vsock) -> Result<()> {
 /// has connected.
 fn half_close(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let Load { seed, bytes, write_bytes } = REQUEST;
-    let arguments = format!("{seed} {write_bytes} {bytes} {REPLY_BYTES}");
+    let arguments = format!("{REQUEST} {REPLY_BYTES}");
     let listener = host::Listener::new(&uds, 1002, VsockKind::Stream)?;
     vsock.with_host(&format!("stream connect {HOST} 1002 request {arguments}"), || {
         job::reply(listener.accept()?, REQUEST, REPLY_BYTES)
@@ -163,29 +162,19 @@ fn refused(vsock: &mut Vsock) -> Result<()> {
 /// A large transfer each way, which the ledger must call zero-copied; then messages.
 pub fn bulk(vsock: &mut Vsock) -> Result<String> {
     let uds = vsock.uds();
-    let Load { seed, bytes, write_bytes } = BULK;
-    let arguments = format!("{seed} {write_bytes} {bytes}");
+    let bytes = BULK.bytes;
     let mut text = Vec::new();
     for way in [Way::FromGuest, Way::ToGuest] {
         let before = vsock.ledger()?;
         match way {
             Way::FromGuest => {
                 let listener = host::Listener::new(&uds, 1003, VsockKind::Stream)?;
-                let line = format!("stream connect {HOST} 1003 send {arguments}");
-                vsock.with_host(&line, || {
-                    let socket = listener.accept()?;
-                    job::receive_load(&socket, BULK)?;
-                    job::receive_end(&socket)
-                })?;
+                let line = format!("stream connect {HOST} 1003 send {BULK}");
+                vsock.with_host(&line, || job::receive_whole(listener.accept()?, BULK))?;
             }
-            Way::ToGuest => {
-                vsock.with_listener(&format!("stream listen 2003 receive {arguments}"), || {
-                    let (socket, _) = host::connect_to(&uds, 2003, VsockKind::Stream)?;
-                    job::send_load(&socket, BULK)?;
-                    job::end_data(&socket)?;
-                    job::receive_end(&socket)
-                })?
-            }
+            Way::ToGuest => vsock.with_listener(&format!("stream listen 2003 receive {BULK}"), || {
+                job::send_whole(host::connect_to(&uds, 2003, VsockKind::Stream)?.0, BULK)
+            })?,
         }
         let after = vsock.ledger()?;
         let moved = after.count(way, "bytes")? - before.count(way, "bytes")?;
@@ -206,17 +195,11 @@ fn writes(vsock: &mut Vsock) -> Result<()> {
     let listener = host::Listener::new(&uds, 1006, VsockKind::Stream)?;
     for (write_bytes, bytes) in WRITES {
         let load = Load { seed: 70, bytes, write_bytes };
-        let arguments = format!("{} {write_bytes} {bytes}", load.seed);
-        vsock.with_host(&format!("stream connect {HOST} 1006 send {arguments}"), || {
-            let socket = listener.accept()?;
-            job::receive_load(&socket, load)?;
-            job::receive_end(&socket)
+        vsock.with_host(&format!("stream connect {HOST} 1006 send {load}"), || {
+            job::receive_whole(listener.accept()?, load)
         })?;
-        vsock.with_listener(&format!("stream listen 2006 receive {arguments}"), || {
-            let (socket, _) = host::connect_to(&uds, 2006, VsockKind::Stream)?;
-            job::send_load(&socket, load)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)
+        vsock.with_listener(&format!("stream listen 2006 receive {load}"), || {
+            job::send_whole(host::connect_to(&uds, 2006, VsockKind::Stream)?.0, load)
         })?;
     }
     Ok(())
@@ -224,19 +207,12 @@ fn writes(vsock: &mut Vsock) -> Result<()> {
 
 fn bulk_messages(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let Load { seed, bytes, write_bytes } = BULK_MESSAGES;
-    let arguments = format!("{seed} {write_bytes} {bytes}");
     let listener = host::Listener::new(&uds, 1004, VsockKind::Seqpacket)?;
-    vsock.with_host(&format!("seqpacket connect {HOST} 1004 send {arguments}"), || {
-        let socket = listener.accept()?;
-        job::receive_load(&socket, BULK_MESSAGES)?;
-        job::receive_end(&socket)
+    vsock.with_host(&format!("seqpacket connect {HOST} 1004 send {BULK_MESSAGES}"), || {
+        job::receive_whole(listener.accept()?, BULK_MESSAGES)
     })?;
-    vsock.with_listener(&format!("seqpacket listen 2004 receive {arguments}"), || {
-        let (socket, _) = host::connect_to(&uds, 2004, VsockKind::Seqpacket)?;
-        job::send_load(&socket, BULK_MESSAGES)?;
-        job::end_data(&socket)?;
-        job::receive_end(&socket)
+    vsock.with_listener(&format!("seqpacket listen 2004 receive {BULK_MESSAGES}"), || {
+        job::send_whole(host::connect_to(&uds, 2004, VsockKind::Seqpacket)?.0, BULK_MESSAGES)
     })
 }
 
@@ -251,12 +227,8 @@ pub fn zerocopy(env: &Env<'_>) -> Result<String> {
     let mut text = Vec::new();
     for write_bytes in WRITES {
         let load = Load { seed: 60, bytes: BYTES, write_bytes };
-        let line = format!("stream connect {HOST} 1005 zerocopy {} {write_bytes} {BYTES}", load.seed);
-        let (said, ()) = vsock.with_host(&line, || {
-            let socket = listener.accept()?;
-            job::receive_load(&socket, load)?;
-            job::receive_end(&socket)
-        })?;
+        let line = format!("stream connect {HOST} 1005 zerocopy {load}");
+        let (said, ()) = vsock.with_host(&line, || job::receive_whole(listener.accept()?, load))?;
         let (calls, copied) = said.split_once(' ').context("no counts from the guest")?;
         ensure!(calls != copied, "the guest's kernel copied all {calls} sends of {write_bytes} bytes");
         text.push(format!("{write_bytes}: {copied} of {calls} copied in the guest"));

@@ -54,11 +54,7 @@ fn from_host(
     let (socket, _) = host::connect_to(&env.dir.join(format!("{}.uds", A.name)), 2030, kind)?;
     job.signal(&mut reader.guest, "STOP")?;
     let (kept, ()) = together(
-        || {
-            job::send_load(&socket, load)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)
-        },
+        || job::send_whole(&socket, load),
         || {
             let kept = wait_until_still(backend, &before)?;
             job.signal(&mut reader.guest, "CONT")?;
@@ -79,8 +75,7 @@ fn from_sibling(
     let before = at_rest(backend, A.name)?;
     let job = listen(reader, kind, load)?;
     job.signal(&mut reader.guest, "STOP")?;
-    let Load { seed, bytes, write_bytes } = load;
-    let line = format!("{} connect {} 2030 send {seed} {write_bytes} {bytes}", kind.word(), reader.cid);
+    let line = format!("{} connect {} 2030 send {load}", kind.word(), reader.cid);
     let sender = Background::start(&mut sibling.guest, &line)?;
     let kept = wait_until_still(backend, &before)?;
     job.signal(&mut reader.guest, "CONT")?;
@@ -90,8 +85,7 @@ fn from_sibling(
 }
 
 fn listen(reader: &mut Side, kind: VsockKind, load: Load) -> Result<Background> {
-    let Load { seed, bytes, write_bytes } = load;
-    let line = format!("{} listen 2030 receive {seed} {write_bytes} {bytes}", kind.word());
+    let line = format!("{} listen 2030 receive {load}", kind.word());
     Background::listen(&mut reader.guest, &line)
 }
 
