@@ -202,7 +202,15 @@ impl Guest {
     /// # Errors
     /// It fails or does not finish within [`COMMAND`].
     pub fn sh(&mut self, command: &str) -> Result<String> {
-        let output = self.run(command, COMMAND)?;
+        self.sh_within(command, COMMAND)
+    }
+
+    /// As [`Guest::sh`], with another limit.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sh_within(&mut self, command: &str, limit: Duration) -> Result<String> {
+        let output = self.run(command, limit)?;
         if output.status != 0 {
             bail!("in the guest: `{command}` gave status {}: {}", output.status, output.text);
         }

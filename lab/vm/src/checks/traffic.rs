@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use zerowire_vmtest::command::{self, Running};
 use zerowire_vmtest::guest::COMMAND;
+use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::setup::{GUEST, HOST, Net};
 
@@ -56,7 +57,7 @@ pub fn ask_metadata(net: &mut Net) -> Result<()> {
 pub fn file_both_ways(net: &mut Net) -> Result<()> {
     let folder = net.dir().join("www");
     std::fs::create_dir_all(&folder).context("create a folder to serve")?;
-    let sent = pattern(FILE_BYTES);
+    let sent = Pattern::new(1).bytes(0, FILE_BYTES);
     std::fs::write(folder.join("file"), &sent).context("write the file to send")?;
     let www = folder.to_string_lossy().into_owned();
     let mut server =
@@ -66,8 +67,7 @@ pub fn file_both_ways(net: &mut Net) -> Result<()> {
     let fetch = format!(
         "mkdir -p /tmp/www && curl -sSf --retry 20 --retry-connrefused --retry-delay 1 -o /tmp/www/file http://{HOST}:8080/file"
     );
-    let output = net.guest.run(&fetch, TRANSFER)?;
-    ensure!(output.status == 0, "the guest could not fetch the file: {}", output.text);
+    net.guest.sh_within(&fetch, TRANSFER).context("the guest could not fetch the file")?;
     // A server from an earlier transfer goes on.
     net.guest.sh("pidof httpd >/dev/null || httpd -p 8080 -h /tmp/www")?;
     let back = net.dir().join("back");
@@ -105,21 +105,6 @@ pub fn file_both_ways(net: &mut Net) -> Result<()> {
 fn first_difference(one: &[u8], two: &[u8]) -> Option<usize> {
     let differs = one.iter().zip(two).position(|(a, b)| a != b);
     differs.or_else(|| (one.len() != two.len()).then(|| one.len().min(two.len())))
-}
-
-/// Bytes without a period (a 64-bit xorshift), so that a frame in a wrong place
-/// shows.
-fn pattern(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
 }
 
 /// Starts the guest's iperf3 server, once.

@@ -56,24 +56,16 @@ pub fn no_device(env: &Env<'_>) -> Result<String> {
     let cases = net.guest.sh("zw-recv cases")?;
     let cases: Vec<String> = cases.trim().trim_start_matches("ok ").split(' ').map(str::to_owned).collect();
     for case in &cases {
-        let output = net.guest.run(&format!("zw-recv no-device {case}"), CASE)?;
-        ensure!(output.status == 0, "zw-recv no-device {case}: {}", output.text);
+        let said = net.guest.sh_within(&format!("zw-recv no-device {case}"), CASE)?;
         if std::env::var_os("ZEROWIRE_VERBOSE").is_some() {
-            println!("  {case}: {}", output.text.trim());
+            println!("  {case}: {}", said.trim());
         }
     }
     net.wait_for_link()?;
     let serve = format!("zw-recv no-device serve {PORT} {SEED} {BYTES} {CONNECTIONS}");
     // Both at once: the guest's command ends when the last connection has.
     let Net { guest, namespace, .. } = &mut net;
-    let sent = together(
-        || namespace.inside(send_all),
-        || {
-            let output = guest.run(&serve, CASE + COMMAND)?;
-            ensure!(output.status == 0, "{serve}: {}", output.text);
-            Ok(())
-        },
-    );
+    let sent = together(|| namespace.inside(send_all), || guest.sh_within(&serve, CASE + COMMAND));
     sent.context("through the card")?;
     let iperf = iperf3(&mut net)?;
     net.finish()?;
@@ -115,17 +107,7 @@ fn iperf3(net: &mut Net) -> Result<String> {
     let mut command = net.host_command(&line.split(' ').collect::<Vec<_>>())?;
     let server_line = server(PORT + 2);
     let guest = &mut net.guest;
-    let sent = together(
-        || {
-            wait_for_port(&mut command)?;
-            Ok(())
-        },
-        || {
-            let output = guest.run(&server_line, CASE)?;
-            ensure!(output.status == 0, "{server_line}: {}", output.text);
-            Ok(())
-        },
-    );
+    let sent = together(|| wait_for_port(&mut command), || guest.sh_within(&server_line, CASE));
     sent.context("iperf3 on the host")?;
     Ok(format!("{STREAMS} streams of up to {bytes} bytes from the guest, and from the host"))
 }
@@ -150,8 +132,7 @@ fn wait_for_port(command: &mut std::process::Command) -> Result<String> {
 fn send_all() -> Result<()> {
     let mut sockets = Vec::new();
     for number in 0..CONNECTIONS {
-        let mut socket = connect()?;
-        limit(&socket)?;
+        let mut socket = connect(PORT)?;
         socket.write_all(&[number])?;
         sockets.push((number, socket));
     }
@@ -170,9 +151,11 @@ fn send_all() -> Result<()> {
     Ok(())
 }
 
-/// The guest's program may not listen yet.
-fn connect() -> Result<TcpStream> {
-    zerowire_vmtest::command::wait_for("the guest's program to listen", COMMAND, || {
-        Ok(TcpStream::connect((GUEST, PORT)).ok())
-    })
+/// Connects to a port of the guest's, where nobody may listen yet.
+pub fn connect(port: u16) -> Result<TcpStream> {
+    let socket = zerowire_vmtest::command::wait_for("the guest's program to listen", COMMAND, || {
+        Ok(TcpStream::connect((GUEST, port)).ok())
+    })?;
+    limit(&socket)?;
+    Ok(socket)
 }

@@ -3,19 +3,16 @@
 //! buffer. It must not store more besides. It is a count, and no time.
 
 use std::io::Write;
-use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::stores::{Meter, StoreRun, per_byte};
-use zerowire_vmtest::vsock::limit;
-use zerowire_vmtest::vsock::pattern::Pattern;
+use zerowire_vmtest::vsock::job::{self, Load};
 
-use super::setup::{GUEST, Net, Plan};
+use super::setup::{Net, Plan};
 use super::vsock::setup::together;
-use super::zcrx::has_all;
+use super::zcrx::{connect, has_all};
 
 /// For one transfer.
 const TRANSFER: Duration = Duration::from_secs(120);
@@ -80,31 +77,14 @@ fn transfer(net: &mut Net, meter: &Meter, way: &str, bytes: u64, port: u16) -> R
     let serve = format!("zw-recv {way} serve {port} {SEED} {bytes} 1");
     let before = meter.read()?;
     let Net { guest, namespace, .. } = net;
-    let sent = together(
-        || namespace.inside(|| send(port, bytes)),
-        || {
-            let output = guest.run(&serve, TRANSFER)?;
-            ensure!(output.status == 0, "{serve}: {}", output.text);
-            Ok(())
-        },
-    );
+    let sent = together(|| namespace.inside(|| send(port, bytes)), || guest.sh_within(&serve, TRANSFER));
     sent.with_context(|| serve.clone())?;
     Ok(StoreRun { payload: bytes, stored: meter.read()? - before })
 }
 
 fn send(port: u16, bytes: u64) -> Result<()> {
-    let mut socket = zerowire_vmtest::command::wait_for("the guest's program to listen", COMMAND, || {
-        Ok(TcpStream::connect((GUEST, port)).ok())
-    })?;
-    limit(&socket)?;
+    let mut socket = connect(port)?;
     socket.write_all(&[0])?;
-    let pattern = Pattern::new(SEED);
-    let mut sent = 0;
-    while sent < bytes {
-        let count = (bytes - sent).min(1 << 20) as usize;
-        socket.write_all(&pattern.bytes(sent, count))?;
-        sent += count as u64;
-    }
-    socket.shutdown(std::net::Shutdown::Write)?;
-    Ok(())
+    job::send_load(&socket, Load { seed: SEED, bytes, write_bytes: 1 << 20 })?;
+    job::end_data(&socket)
 }

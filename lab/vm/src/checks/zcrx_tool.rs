@@ -2,20 +2,19 @@
 //! what was sent to it through the guest's virtio-net card.
 
 use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::send::PatternFile;
-use zerowire_vmtest::vsock::limit;
+use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
-use super::setup::{GUEST, Net, Plan};
-use super::zcrx::has_all;
+use super::setup::{Net, Plan};
+use super::zcrx::{connect, has_all};
 
 const PORT: u16 = 7110;
 
@@ -60,9 +59,9 @@ fn doctor(guest: &mut Guest) -> Result<()> {
 fn complete(net: &mut Net) -> Result<u64> {
     start(&mut net.guest, "-c 3")?;
     net.namespace.inside(|| {
-        for (mut socket, file) in connect()?.into_iter().zip(FILES) {
-            send(&mut socket, file, file.bytes)?;
-            socket.shutdown(Shutdown::Write)?;
+        for (socket, file) in connect_all()?.into_iter().zip(FILES) {
+            send(&socket, file, file.bytes)?;
+            job::end_data(&socket)?;
         }
         Ok(())
     })?;
@@ -81,7 +80,7 @@ fn complete(net: &mut Net) -> Result<u64> {
 fn limited(net: &mut Net) -> Result<u64> {
     start(&mut net.guest, "-c 3 -r 1")?;
     net.namespace.inside(|| {
-        let mut sockets = connect()?;
+        let mut sockets = connect_all()?;
         let mut sent = 0;
         let refused = loop {
             ensure!(sent < 256 << 20, "256 MiB went to a tool that takes one megabyte");
@@ -114,8 +113,8 @@ fn stopped(net: &mut Net) -> Result<u64> {
     const SENT: [u64; 3] = [1_234_567, 7, 2 << 20];
     start(&mut net.guest, "-c 0")?;
     let sockets = net.namespace.inside(|| {
-        let mut sockets = connect()?;
-        for ((socket, file), bytes) in sockets.iter_mut().zip(FILES).zip(SENT) {
+        let sockets = connect_all()?;
+        for ((socket, file), bytes) in sockets.iter().zip(FILES).zip(SENT) {
             send(socket, file, bytes)?;
         }
         Ok(sockets)
@@ -184,24 +183,10 @@ fn same_beginning(guest: &mut Guest, index: usize, bytes: u64) -> Result<()> {
 }
 
 /// One connection after the other: they are accepted in this order.
-fn connect() -> Result<Vec<TcpStream>> {
-    let one =
-        |_| {
-            let socket = wait_for("the guest's program to listen", COMMAND, || {
-                Ok(TcpStream::connect((GUEST, PORT)).ok())
-            })?;
-            limit(&socket)?;
-            Ok(socket)
-        };
-    (0..FILES.len()).map(one).collect()
+fn connect_all() -> Result<Vec<TcpStream>> {
+    FILES.iter().map(|_| connect(PORT)).collect()
 }
 
-fn send(socket: &mut TcpStream, file: PatternFile, bytes: u64) -> Result<()> {
-    let mut sent = 0;
-    while sent < bytes {
-        let piece = Pattern::new(file.seed).bytes(sent, (bytes - sent).min(100_000) as usize);
-        socket.write_all(&piece)?;
-        sent += piece.len() as u64;
-    }
-    Ok(())
+fn send(socket: &TcpStream, file: PatternFile, bytes: u64) -> Result<()> {
+    job::send_load(socket, Load { seed: file.seed, bytes, write_bytes: 100_000 })
 }

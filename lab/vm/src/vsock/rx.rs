@@ -104,9 +104,7 @@ impl GuestServer {
 /// It fails; the message holds its own.
 pub fn guest_client(guest: &mut Guest, arguments: &str) -> Result<Said> {
     let line = line(arguments);
-    let output = guest.run(&format!("{line} 2>&1"), TRANSFER)?;
-    ensure!(output.status == 0, "in the guest: `{line}`: {}", output.text);
-    Said::read(&output.text)
+    Said::read(&guest.sh_within(&format!("{line} 2>&1"), TRANSFER)?)
 }
 
 /// Runs a client on the host, again until its server listens.
