@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use zerowire_testkit::process::children;
@@ -19,6 +19,9 @@ const START: Duration = Duration::from_secs(15);
 
 /// For an answer to a signal.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// For what it holds to stay the same.
+const REST: Duration = Duration::from_secs(30);
 
 /// Flag of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON`, Linux
 /// `include/uapi/linux/net.h`).
@@ -119,14 +122,15 @@ impl BackendProcess {
             .with_context(|| self.log_text())
     }
 
-    /// Asks it to stop (SIGTERM); returns the exit status and the statistics that it ended with.
+    /// Asks it to stop (SIGTERM); returns the statistics that it ended with.
     ///
     /// # Errors
-    /// It does not stop; it is killed on drop then.
-    pub fn stop(&mut self) -> Result<(ExitStatus, Option<Value>)> {
+    /// It does not stop, and is killed on drop then, or it ends with another status than 0.
+    pub fn stop(&mut self) -> Result<Option<Value>> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.wait(ANSWER).with_context(|| self.log_text())?;
-        Ok((status, self.new_documents().pop()))
+        ensure!(status.success(), "after SIGTERM the back end ended with {status}: {}", self.log_text());
+        Ok(self.new_documents().pop())
     }
 
     /// Lets it stand still (SIGSTOP) until [`BackendProcess::go_on`]: no process of the program
@@ -137,7 +141,8 @@ impl BackendProcess {
     pub fn stand_still(&mut self) -> Result<()> {
         // The supervisor first: it starts no other child then.
         self.process.signal(Signal::STOP)?;
-        self.signal_children(Signal::STOP)
+        self.signal_children(Signal::STOP)?;
+        Ok(())
     }
 
     /// Lets it go on.
@@ -149,14 +154,15 @@ impl BackendProcess {
         self.process.signal(Signal::CONT)
     }
 
-    /// Call it while the program is stopped: a child's number remains its own until the program
-    /// has reaped it.
-    fn signal_children(&self, signal: Signal) -> Result<()> {
-        for child in children(self.pid()) {
+    /// Signals the processes that it has started; returns how many there are. Call it while they
+    /// live or the program is stopped: a child's number is its own until the program has reaped it.
+    fn signal_children(&self, signal: Signal) -> Result<usize> {
+        let children = children(self.pid());
+        for &child in &children {
             let pid = Pid::from_raw(child.cast_signed()).context("a child without a number")?;
             kill_process(pid, signal).with_context(|| format!("signal {signal:?} to process {child}"))?;
         }
-        Ok(())
+        Ok(children.len())
     }
 
     /// The program's process, and those that serve its VMs.
@@ -181,21 +187,8 @@ impl BackendProcess {
     /// # Errors
     /// It has started none.
     pub fn kill_children(&self) -> Result<()> {
-        let pids = std::fs::read_dir("/proc").context("read /proc")?;
-        let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-        // PID (COMMAND) STATE PPID …
-        let is_child = |pid: &i32| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
-            parent.is_some_and(|parent| parent == self.pid().to_string())
-        };
-        let children: Vec<_> = pids.filter(is_child).filter_map(Pid::from_raw).collect();
-        if children.is_empty() {
-            bail!("the back end has started no process: {}", self.log_text());
-        }
-        for child in children {
-            kill_process(child, Signal::KILL).with_context(|| format!("kill {child:?}"))?;
-        }
+        let signalled = self.signal_children(Signal::KILL)?;
+        ensure!(signalled > 0, "the back end has started no process: {}", self.log_text());
         Ok(())
     }
 
@@ -214,6 +207,20 @@ impl BackendProcess {
             sum.pinned_kib += now.pinned_kib;
         }
         Ok(sum)
+    }
+
+    /// What it holds as soon as that stays the same for a while.
+    ///
+    /// # Errors
+    /// It doesn't, or as [`BackendProcess::holdings`].
+    pub fn holdings_at_rest(&self) -> Result<Holdings> {
+        const STILL: Duration = Duration::from_millis(100);
+        let mut last = self.holdings()?;
+        wait_for("the back end to come to rest", REST, || {
+            std::thread::sleep(STILL);
+            let before = std::mem::replace(&mut last, self.holdings()?);
+            Ok((last == before).then_some(last))
+        })
     }
 
     /// What it has cost so far, without processes that have ended.

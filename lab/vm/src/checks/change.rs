@@ -1,8 +1,6 @@
 //! Things that happen while traffic flows: the back end dies, memory is plugged,
 //! the guest reboots, devices come and go.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use zerowire_vmtest::device::NetDevice;
@@ -91,8 +89,7 @@ pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
     ledger.check_sound()?;
     let all = ledger.dropped(Way::FromGuest, "too_long");
     ensure!(all < dropped + 100, "{all} frames were too long, {dropped} of them while the MTU was smaller");
-    let (status, _) = net.backend.stop()?;
-    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    net.backend.stop()?;
     Ok(format!("{all} frames were too long for the smaller MTU; {text}"))
 }
 
@@ -121,8 +118,7 @@ pub fn renewal_xdp(env: &Env<'_>) -> Result<String> {
     ensure!(seen == renewals, "memory was registered anew {seen} times, not {renewals}");
     // A frame that is under way at that moment may be lost.
     net.ledger()?.check_sound()?;
-    let (status, _) = net.backend.stop()?;
-    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    net.backend.stop()?;
     Ok(format!("registered anew {renewals} times"))
 }
 
@@ -192,12 +188,12 @@ pub fn cycles(env: &Env<'_>) -> Result<String> {
     let mut before = None;
     for cycle in 0..WARM_UP + CYCLES {
         if cycle == WARM_UP {
-            before = Some(settled(&net)?);
+            before = Some(net.backend.holdings_at_rest()?);
         }
         one_cycle(&mut net, &device).with_context(|| format!("cycle {cycle}"))?;
     }
     let before = before.context("no count before the cycles")?;
-    let after = settled(&net)?;
+    let after = net.backend.holdings_at_rest()?;
     ensure!(after.guest_mappings == 0, "guest memory is still mapped: {after:?}");
     ensure!(after.descriptors == before.descriptors, "descriptors: {before:?}, then {after:?}");
     ensure!(after.mappings <= before.mappings + SLACK_MAPPINGS, "mappings: {before:?}, then {after:?}");
@@ -225,17 +221,4 @@ fn one_cycle(net: &mut Net, device: &NetDevice) -> Result<()> {
     device.unplug(&mut net.guest)?;
     device.connect(&mut net.guest)?;
     device.disconnect(&mut net.guest)
-}
-
-/// What the back end holds when it has noticed the end of the last connection.
-fn settled(net: &Net) -> Result<zerowire_vmtest::backend::Holdings> {
-    const STILL: Duration = Duration::from_millis(100);
-    let mut last = net.backend.holdings()?;
-    zerowire_vmtest::command::wait_for("the back end to come to rest", LINK, || {
-        std::thread::sleep(STILL);
-        let now = net.backend.holdings()?;
-        let still = now == last;
-        last = now;
-        Ok(still.then_some(now))
-    })
 }

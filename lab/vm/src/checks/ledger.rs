@@ -68,6 +68,11 @@ impl Ledger {
         self.way(way)[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))
     }
 
+    /// How much a counter of one direction has grown by since `before`.
+    pub fn grown(&self, before: &Self, way: Way, name: &str) -> Result<u64> {
+        Ok(self.count(way, name)? - before.count(way, name)?)
+    }
+
     /// Bytes of one direction that were copied for this reason, 0 if none were.
     pub fn copied(&self, way: Way, reason: &str) -> u64 {
         self.way(way)["copied_bytes"][reason].as_u64().unwrap_or(0)
@@ -193,7 +198,7 @@ impl Ledger {
 /// Fails unless at least `percent` of the bytes between two moments were zero-copied;
 /// returns how many percent were.
 pub fn check_zero_copied(before: &Ledger, after: &Ledger, way: Way, percent: u64) -> Result<u64> {
-    let grown = |name| Ok::<_, anyhow::Error>(after.count(way, name)? - before.count(way, name)?);
+    let grown = |name| after.grown(before, way, name);
     let (bytes, zero_copied) = (grown("bytes")?, grown("zero_copied_bytes")?);
     ensure!(bytes > 0, "no bytes were counted, {way:?}");
     let share = zero_copied * 100 / bytes;

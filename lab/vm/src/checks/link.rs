@@ -47,8 +47,7 @@ pub fn state(env: &Env<'_>) -> Result<String> {
     ledger.check_sound()?;
     let (connections, disconnects) = (ledger.number("connections")?, ledger.disconnects()?);
     ensure!(disconnects == 5, "{disconnects} disconnects, not 5");
-    let (status, _) = net.backend.stop()?;
-    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    net.backend.stop()?;
     Ok(format!("{connections} connections, {disconnects} ended with the link"))
 }
 

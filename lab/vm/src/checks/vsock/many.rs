@@ -2,8 +2,6 @@
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::backend::Holdings;
-use zerowire_vmtest::command::wait_for;
-use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job;
 use zerowire_vmtest::vsock::{VsockKind, host};
@@ -98,14 +96,7 @@ fn churn(vsock: &mut Vsock) -> Result<()> {
 /// What the back end holds when no connection is open.
 fn settled(vsock: &mut Vsock) -> Result<Holdings> {
     vsock.ledger()?;
-    let mut last = vsock.backend.holdings()?;
-    wait_for("the back end to come to rest", COMMAND, || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let now = vsock.backend.holdings()?;
-        let still = now == last;
-        last = now;
-        Ok(still.then_some(now))
-    })
+    vsock.backend.holdings_at_rest()
 }
 
 fn check_given_back(before: Holdings, after: Holdings, slack_kib: u64) -> Result<()> {

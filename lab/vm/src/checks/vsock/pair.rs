@@ -6,17 +6,15 @@
 //!         a program ─ uio ───── device 2, CID 88 ─┴ zerowire vsock
 //! ```
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::backend::{self, BackendProcess};
-use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::backend::BackendProcess;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::{Env, skip};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
-use super::setup::{at_rest, plug, stop};
+use super::setup::{at_rest, plug, start_vms, uds_of};
 
 /// The VM as the kernel's device shows it, and as the program's does.
 pub const KERNEL: (&str, u32) = ("kernel", 87);
@@ -34,7 +32,8 @@ impl Pair {
     /// Starts everything, the back end with these arguments beside its own. The guest has
     /// `huge_pages` huge pages then.
     pub fn start(env: &Env<'_>, arguments: &[&str], huge_pages: usize) -> Result<Self> {
-        let backend = start_backend(env.dir, arguments)?;
+        let vms = [KERNEL, PROGRAM].map(|(name, cid)| (name, format!("cid={cid}")));
+        let backend = start_vms(env.dir, &vms, arguments, "backend")?;
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
         let driver = guest.run("test -d /sys/bus/pci/drivers/uio_pci_generic", COMMAND)?;
         if driver.status != 0 {
@@ -54,7 +53,7 @@ impl Pair {
 
     /// The path that the host's sockets of a VM are named after.
     pub fn uds(&self, name: &str) -> PathBuf {
-        uds(&self.dir, name)
+        uds_of(&self.dir, name)
     }
 
     /// The last check: the back end's account of both is in order, and it ends cleanly.
@@ -64,26 +63,7 @@ impl Pair {
             ledger.check_clean().with_context(|| name.to_owned())?;
             ledger.check_dropped().with_context(|| name.to_owned())?;
         }
-        stop(self.backend)
+        self.backend.stop()?;
+        Ok(())
     }
-}
-
-fn uds(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("{name}.uds"))
-}
-
-fn start_backend(dir: &Path, arguments: &[&str]) -> Result<BackendProcess> {
-    let mut command = Command::new(backend::program()?);
-    command.args(["vsock", "--json"]).args(arguments);
-    for (name, cid) in [KERNEL, PROGRAM] {
-        let (socket, uds) = (dir.join(name), uds(dir, name));
-        let vm = format!("name={name},cid={cid},socket={},uds={}", socket.display(), uds.display());
-        command.arg("--vm").arg(vm);
-    }
-    let mut backend = BackendProcess::start(&mut command, &dir.join(KERNEL.0), dir, "backend")?;
-    wait_for("the other socket", COMMAND, || {
-        backend.check_alive()?;
-        Ok(dir.join(PROGRAM.0).exists().then_some(()))
-    })?;
-    Ok(backend)
 }

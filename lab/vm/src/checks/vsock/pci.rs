@@ -65,8 +65,7 @@ fn to_guest(pair: &mut Pair, how: &str, load: Load) -> Result<String> {
         ensure!(in_place * 100 >= bytes * IN_PLACE, "only {in_place} of {bytes} bytes were read in place");
     }
     let after = at_rest(backend, PROGRAM.0)?;
-    let grown =
-        |name| -> Result<u64> { Ok(after.count(Way::ToGuest, name)? - before.count(Way::ToGuest, name)?) };
+    let grown = |name| after.grown(&before, Way::ToGuest, name);
     ensure!(grown("bytes")? == bytes, "the ledger has {} bytes, not {bytes}", grown("bytes")?);
     let zero_copied = grown("zero_copied_bytes")?;
     Ok(format!(
@@ -83,7 +82,7 @@ fn from_guest(pair: &mut Pair) -> Result<()> {
     let line = format!("pci sleep connect {HOST} 1000 send {BULK}");
     together(|| job::receive_whole(listener.accept()?, BULK), || remote::run(guest, &line))?;
     let after = at_rest(backend, PROGRAM.0)?;
-    let moved = after.count(Way::FromGuest, "bytes")? - before.count(Way::FromGuest, "bytes")?;
+    let moved = after.grown(&before, Way::FromGuest, "bytes")?;
     ensure!(moved == BULK.bytes, "the ledger has {moved} bytes from the guest, not {}", BULK.bytes);
     Ok(())
 }

@@ -65,18 +65,18 @@ fn to_host(pair: &mut Pair, program: &Path, mode: &str) -> Result<String> {
     check(&server, &client, mode)?;
 
     let after = at_rest(&mut pair.backend, KERNEL.0)?;
-    let moved = moved(&before, &after, Way::FromGuest)?;
+    let zero_copied = zero_copied(&before, &after, Way::FromGuest)?;
     let in_windows = after.copied(Way::FromGuest, "window") - before.copied(Way::FromGuest, "window");
     match mode {
         "n" => ensure!(client.windows == 0 && in_windows == 0, "{in_windows} bytes went to windows"),
         "d" => {
             // The back end counts as zero-copied what it left in the guest's memory.
-            ensure!(client.direct_bytes == moved.zero_copied, "{client:?}, but {moved:?}");
+            ensure!(client.direct_bytes == zero_copied, "{client:?}, but {zero_copied} zero-copied");
             check_in_place(&client)?;
         }
         _ => {
             ensure!(client.windows > 0 && client.direct_bytes == 0, "no copied windows: {client:?}");
-            ensure!(moved.zero_copied == 0, "{moved:?} of a program with copied windows");
+            ensure!(zero_copied == 0, "{zero_copied} bytes zero-copied of a program with copied windows");
             ensure!(in_windows > 0, "nothing was copied to a window: {after:?}");
         }
     }
@@ -100,7 +100,7 @@ fn to_guest(pair: &mut Pair, program: &Path, mode: &str) -> Result<String> {
     check(&server, &client, mode)?;
 
     let after = at_rest(&mut pair.backend, name)?;
-    moved(&before, &after, Way::ToGuest)?;
+    zero_copied(&before, &after, Way::ToGuest)?;
     match mode {
         "n" => ensure!(client.direct_bytes == 0, "the kernel's sockets copy: {client:?}"),
         _ => check_in_place(&client)?,
@@ -133,18 +133,11 @@ fn check_in_place(client: &Said) -> Result<()> {
     Ok(())
 }
 
-/// What the ledger grew by.
-#[derive(Debug)]
-struct Moved {
-    zero_copied: u64,
-}
-
-/// Fails unless the ledger has all bytes.
-fn moved(before: &Ledger, after: &Ledger, way: Way) -> Result<Moved> {
-    let grown = |name| Ok::<_, anyhow::Error>(after.count(way, name)? - before.count(way, name)?);
-    let (bytes, wanted) = (grown("bytes")?, u64::from(MEGABYTES) << 20);
+/// Fails unless the ledger has all bytes; returns how many were zero-copied.
+fn zero_copied(before: &Ledger, after: &Ledger, way: Way) -> Result<u64> {
+    let (bytes, wanted) = (after.grown(before, way, "bytes")?, u64::from(MEGABYTES) << 20);
     ensure!(bytes == wanted, "the ledger has {bytes} bytes, not {wanted}");
-    Ok(Moved { zero_copied: grown("zero_copied_bytes")? })
+    after.grown(before, way, "zero_copied_bytes")
 }
 
 fn summary(client: &Said) -> String {

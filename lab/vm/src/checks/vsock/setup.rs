@@ -18,6 +18,7 @@ use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use crate::checks::ledger::Ledger;
+use crate::checks::traffic::Way;
 
 /// The guest's address.
 pub const CID: u32 = 77;
@@ -29,7 +30,7 @@ pub const HOST: u32 = 2;
 const EXECVE: Duration = Duration::from_secs(2);
 
 /// The VM's name in the statistics.
-const NAME: &str = "vm";
+pub const NAME: &str = "vm";
 
 /// The running whole. Fields are dropped in this order.
 #[derive(Debug)]
@@ -102,8 +103,7 @@ impl Vsock {
     pub fn replace(&mut self, arguments: &[&str]) -> Result<()> {
         check_sound(&self.ledger()?)?;
         self.device.unplug(&mut self.guest)?;
-        let (status, _) = self.backend.stop()?;
-        ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+        self.backend.stop()?;
         self.arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
         self.start_next()?;
         self.plug()
@@ -162,7 +162,8 @@ impl Vsock {
     /// ends cleanly.
     pub fn finish(mut self) -> Result<()> {
         check_sound(&self.ledger()?)?;
-        stop(self.backend)
+        self.backend.stop()?;
+        Ok(())
     }
 }
 
@@ -201,6 +202,25 @@ pub fn at_rest(backend: &mut BackendProcess, name: &str) -> Result<Ledger> {
     found.with_context(|| format!("{open} connections are open"))
 }
 
+/// Waits until no more bytes of a VM move this way, once some have; the statistics then.
+pub fn wait_until_still(
+    backend: &mut BackendProcess,
+    name: &str,
+    way: Way,
+    before: &Ledger,
+) -> Result<Ledger> {
+    /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
+    const LOOKS: u32 = 20;
+    let (mut moved, mut looks) = (0, 0);
+    wait_for("the transfer to wait for its reader", COMMAND, || {
+        let ledger = Ledger::read(backend, name)?;
+        let now = ledger.grown(before, way, "bytes")?;
+        looks = if now == moved && now > 0 { looks + 1 } else { 0 };
+        moved = now;
+        Ok((looks == LOOKS).then_some(ledger))
+    })
+}
+
 /// Fails unless a guest's driver runs the device and nobody broke a rule.
 pub fn check_sound(ledger: &Ledger) -> Result<()> {
     // Not the device status: QEMU 10 sets no more than FEATURES_OK of a device whose
@@ -212,11 +232,32 @@ pub fn check_sound(ledger: &Ledger) -> Result<()> {
     ledger.expect(&["VERSION_1", "RING_EVENT_IDX", "RING_INDIRECT_DESC", "VSOCK_SEQPACKET"], true)
 }
 
-/// Ends a back end, which must do so by itself.
-pub fn stop(mut backend: BackendProcess) -> Result<()> {
-    let (status, _) = backend.stop()?;
-    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
-    Ok(())
+/// Starts a back end of several VMs, each with its name and other keys. In the folder a VM's socket
+/// has its name, and the host's sockets are named after `NAME.uds`.
+pub fn start_vms(
+    dir: &Path,
+    vms: &[(&str, String)],
+    arguments: &[&str],
+    log: &str,
+) -> Result<BackendProcess> {
+    let mut command = Command::new(backend::program()?);
+    command.args(["vsock", "--json"]).args(arguments);
+    for (name, keys) in vms {
+        let (socket, uds) = (dir.join(name), uds_of(dir, name));
+        let vm = format!("name={name},{keys},socket={},uds={}", socket.display(), uds.display());
+        command.arg("--vm").arg(vm);
+    }
+    let mut backend = BackendProcess::start(&mut command, &dir.join(vms[0].0), dir, log)?;
+    wait_for("the other sockets", COMMAND, || {
+        backend.check_alive()?;
+        Ok(vms.iter().all(|(name, _)| dir.join(name).exists()).then_some(()))
+    })?;
+    Ok(backend)
+}
+
+/// The path that the host's sockets of one of several VMs are named after.
+pub fn uds_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.uds"))
 }
 
 fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[String]) -> Result<BackendProcess> {

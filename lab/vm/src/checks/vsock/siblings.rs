@@ -6,11 +6,10 @@
 //!  guest b, CID 82 ── socket b ─┘
 //! ```
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::backend::{self, BackendProcess};
+use zerowire_vmtest::backend::BackendProcess;
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
@@ -19,7 +18,7 @@ use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock::{VsockKind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
-use super::setup::{at_rest, check_sound, plug, stop};
+use super::setup::{at_rest, check_sound, plug, start_vms};
 use crate::checks::ledger::Ledger;
 use crate::checks::traffic::Way;
 
@@ -75,14 +74,14 @@ pub fn siblings(env: &Env<'_>) -> Result<String> {
     for side in [&mut a, &mut b] {
         side.device.unplug(&mut side.guest)?;
     }
-    stop(backend)?;
+    backend.stop()?;
 
     let mut backend = start(env.dir, &STRANGERS, "backend1")?;
     for side in [&mut a, &mut b] {
         plug(&side.device, &mut side.guest, side.cid)?;
     }
     strangers(&mut backend, &mut a, &mut b)?;
-    stop(backend)?;
+    backend.stop()?;
     Ok(text)
 }
 
@@ -106,9 +105,9 @@ fn friends(backend: &mut BackendProcess, a: &mut Side, b: &mut Side) -> Result<S
     let before = at_rest(backend, A.name)?;
     pair(a, b, 5007, ("stream", &format!("receive {load}")), &format!("send {load}"))?;
     let after = at_rest(backend, A.name)?;
-    let moved = after.count(Way::FromGuest, "bytes")? - before.count(Way::FromGuest, "bytes")?;
+    let moved = after.grown(&before, Way::FromGuest, "bytes")?;
     ensure!(moved == BULK_BYTES, "the ledger has {moved} bytes from guest a, not {BULK_BYTES}: {after:?}");
-    let calls = after.count(Way::FromGuest, "calls")? - before.count(Way::FromGuest, "calls")?;
+    let calls = after.grown(&before, Way::FromGuest, "calls")?;
 
     let (to_b, to_a) = (b.cid, a.cid);
     for (side, sibling) in [(&mut *a, to_b), (&mut *b, to_a)] {
@@ -196,30 +195,12 @@ pub(super) fn pair(
     Ok(())
 }
 
-fn socket(dir: &Path, name: &str) -> PathBuf {
-    dir.join(name)
-}
-
 /// Its control socket is `control` in the folder.
 pub(super) fn start(dir: &Path, vms: &[SiblingVm], log: &str) -> Result<BackendProcess> {
-    let mut command = Command::new(backend::program()?);
-    command.args(["vsock", "--json", "--peer-connections", &SHARE.to_string()]);
-    command.arg("--control").arg(dir.join("control"));
-    for SiblingVm { name, cid, groups } in vms {
-        let socket = socket(dir, name);
-        let uds = dir.join(format!("{name}.uds"));
-        command.arg("--vm").arg(format!(
-            "name={name},cid={cid},socket={},uds={},groups={groups}",
-            socket.display(),
-            uds.display()
-        ));
-    }
-    let mut backend = BackendProcess::start(&mut command, &socket(dir, vms[0].name), dir, log)?;
-    wait_for("the other sockets", COMMAND, || {
-        backend.check_alive()?;
-        Ok(vms.iter().all(|vm| socket(dir, vm.name).exists()).then_some(()))
-    })?;
-    Ok(backend)
+    let vms: Vec<_> =
+        vms.iter().map(|vm| (vm.name, format!("cid={},groups={}", vm.cid, vm.groups))).collect();
+    let control = dir.join("control").display().to_string();
+    start_vms(dir, &vms, &["--peer-connections", &SHARE.to_string(), "--control", &control], log)
 }
 
 /// Restores a guest with its files in the folder `place`, and gives it its device.
@@ -227,7 +208,7 @@ pub(super) fn restore(env: &Env<'_>, vm: &SiblingVm, place: &str) -> Result<Side
     let dir = env.dir.join(place);
     std::fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
     let mut guest = Guest::restore(env.lab, env.machine, &dir)?;
-    let device = VsockDevice::new("vsock0", &socket(env.dir, vm.name));
+    let device = VsockDevice::new("vsock0", &env.dir.join(vm.name));
     plug(&device, &mut guest, vm.cid)?;
     Ok(Side { guest, device, cid: vm.cid })
 }

@@ -1,15 +1,14 @@
 //! One end stops reading: only its own connection waits.
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::command::wait_for;
-use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::vsock::{VsockKind, host};
 
-use super::setup::{HOST, Vsock, together};
+use super::setup::{HOST, NAME, Vsock, together, wait_until_still};
 use super::transfer;
+use crate::checks::ledger::Ledger;
 use crate::checks::traffic::Way;
 
 /// More than all buffers on the way hold.
@@ -23,18 +22,18 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
 
     // The host's program does not read.
     let listener = host::Listener::new(&uds, 1010, VsockKind::Stream)?;
-    let before = vsock.ledger()?.count(Way::FromGuest, "bytes")?;
+    let before = vsock.ledger()?;
     let line = format!("stream connect {HOST} 1010 send {LOAD}");
     let job = Background::start(&mut vsock.guest, &line)?;
     let socket = listener.accept()?;
-    let held = wait_until_still(&mut vsock, Way::FromGuest, before)?;
+    let held = moved(&mut vsock, Way::FromGuest, &before)?;
     transfer::echo(&mut vsock).context("while the host's program does not read")?;
     job::receive_whole(&socket, LOAD)?;
     drop(socket);
     job.finish(&mut vsock.guest)?;
 
     // The guest's program does not read.
-    let before = vsock.ledger()?.count(Way::ToGuest, "bytes")?;
+    let before = vsock.ledger()?;
     let job = Background::listen(&mut vsock.guest, &format!("stream listen 2010 receive {LOAD}"))?;
     let (socket, _) = host::connect_to(&uds, 2010, VsockKind::Stream)?;
     job.signal(&mut vsock.guest, "STOP")?;
@@ -42,7 +41,7 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
     let (kept, ()) = together(
         || job::send_whole(&socket, LOAD),
         || {
-            let kept = wait_until_still(guest, Way::ToGuest, before)?;
+            let kept = moved(guest, Way::ToGuest, &before)?;
             transfer::echo(guest).context("while the guest's program does not read")?;
             job.signal(&mut guest.guest, "CONT")?;
             job.finish(&mut guest.guest)?;
@@ -54,16 +53,8 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
 }
 
 /// Waits until no more bytes move, well before all have; returns how many did.
-fn wait_until_still(vsock: &mut Vsock, way: Way, before: u64) -> Result<u64> {
-    /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
-    const LOOKS: u32 = 20;
-    let (mut moved, mut looks) = (0, 0);
-    wait_for("the transfer to wait for its reader", COMMAND, || {
-        let now = vsock.ledger_now()?.count(way, "bytes")? - before;
-        looks = if now == moved && now > 0 { looks + 1 } else { 0 };
-        moved = now;
-        Ok((looks == LOOKS).then_some(()))
-    })?;
+fn moved(vsock: &mut Vsock, way: Way, before: &Ledger) -> Result<u64> {
+    let moved = wait_until_still(&mut vsock.backend, NAME, way, before)?.grown(before, way, "bytes")?;
     ensure!(moved < LOAD.bytes, "{moved} bytes moved, to a program that does not read");
     Ok(moved)
 }

@@ -177,12 +177,12 @@ pub fn bulk(vsock: &mut Vsock) -> Result<String> {
             })?,
         }
         let after = vsock.ledger()?;
-        let moved = after.count(way, "bytes")? - before.count(way, "bytes")?;
+        let moved = after.grown(&before, way, "bytes")?;
         ensure!(moved == bytes, "the ledger has {moved} bytes, {way:?}, not {bytes}");
         let wanted = if way == Way::ToGuest { ZERO_COPIED_TO } else { ZERO_COPIED_FROM };
         let share = check_zero_copied(&before, &after, way, wanted)?;
-        let calls = after.count(way, "system_calls")? - before.count(way, "system_calls")?;
-        let frames = after.count(way, "frames")? - before.count(way, "frames")?;
+        let calls = after.grown(&before, way, "system_calls")?;
+        let frames = after.grown(&before, way, "frames")?;
         text.push(format!("{way:?}: {share} % zero-copied, {frames} packets, {calls} system calls"));
     }
     bulk_messages(vsock)?;

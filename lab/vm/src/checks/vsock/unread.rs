@@ -3,14 +3,12 @@
 
 use anyhow::{Context, Result};
 use zerowire_vmtest::backend::BackendProcess;
-use zerowire_vmtest::command::wait_for;
-use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::vsock::{VsockKind, host};
 
-use super::setup::{at_rest, check_sound, stop, together};
+use super::setup::{at_rest, check_sound, together, uds_of, wait_until_still};
 use super::siblings::{A, B, Side, restore, start};
 use crate::checks::ledger::Ledger;
 use crate::checks::traffic::Way;
@@ -38,7 +36,7 @@ pub fn small_packets(env: &Env<'_>) -> Result<String> {
     for vm in [A, B] {
         check_sound(&at_rest(&mut backend, vm.name)?).with_context(|| format!("guest {}", vm.name))?;
     }
-    stop(backend)?;
+    backend.stop()?;
     Ok(text.join("; "))
 }
 
@@ -51,12 +49,12 @@ fn from_host(
 ) -> Result<u64> {
     let before = at_rest(backend, A.name)?;
     let job = listen(reader, kind, load)?;
-    let (socket, _) = host::connect_to(&env.dir.join(format!("{}.uds", A.name)), 2030, kind)?;
+    let (socket, _) = host::connect_to(&uds_of(env.dir, A.name), 2030, kind)?;
     job.signal(&mut reader.guest, "STOP")?;
     let (kept, ()) = together(
         || job::send_whole(&socket, load),
         || {
-            let kept = wait_until_still(backend, &before)?;
+            let kept = unread_packets(backend, &before)?;
             job.signal(&mut reader.guest, "CONT")?;
             job.finish(&mut reader.guest)?;
             Ok(kept)
@@ -77,7 +75,7 @@ fn from_sibling(
     job.signal(&mut reader.guest, "STOP")?;
     let line = format!("{} connect {} 2030 send {load}", kind.word(), reader.cid);
     let sender = Background::start(&mut sibling.guest, &line)?;
-    let kept = wait_until_still(backend, &before)?;
+    let kept = unread_packets(backend, &before)?;
     job.signal(&mut reader.guest, "CONT")?;
     job.finish(&mut reader.guest)?;
     sender.finish(&mut sibling.guest)?;
@@ -90,18 +88,6 @@ fn listen(reader: &mut Side, kind: VsockKind, load: Load) -> Result<Background> 
 }
 
 /// Waits until no more bytes go to the reader; returns how many packets did.
-fn wait_until_still(backend: &mut BackendProcess, before: &Ledger) -> Result<u64> {
-    /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
-    const LOOKS: u32 = 20;
-    let (mut moved, mut looks) = (0, 0);
-    wait_for("the transfer to wait for its reader", COMMAND, || {
-        let ledger = Ledger::read(backend, A.name)?;
-        let now = ledger.count(Way::ToGuest, "bytes")? - before.count(Way::ToGuest, "bytes")?;
-        looks = if now == moved && now > 0 { looks + 1 } else { 0 };
-        moved = now;
-        if looks < LOOKS {
-            return Ok(None);
-        }
-        Ok(Some(ledger.count(Way::ToGuest, "frames")? - before.count(Way::ToGuest, "frames")?))
-    })
+fn unread_packets(backend: &mut BackendProcess, before: &Ledger) -> Result<u64> {
+    wait_until_still(backend, A.name, Way::ToGuest, before)?.grown(before, Way::ToGuest, "frames")
 }
