@@ -63,25 +63,31 @@ pub struct Effort {
 }
 
 impl BackendProcess {
-    /// Starts a command and waits until it listens on `socket`. Standard output goes
-    /// to `NAME.out` in `dir`, standard error to `NAME.log`.
+    /// As [`BackendProcess::spawn`], and waits until it listens on the socket.
     ///
     /// # Errors
     /// The process ends or does not listen; the message holds its log.
     pub fn start(command: &mut Command, socket: &Path, dir: &Path, name: &str) -> Result<Self> {
+        let mut backend = Self::spawn(command, socket, dir, name)?;
+        wait_for("the back end's socket", START, || {
+            backend.check_alive()?;
+            Ok(is_listening(backend.pid(), &backend.socket)?.then_some(()))
+        })?;
+        Ok(backend)
+    }
+
+    /// Starts a command that will listen on `socket`. Standard output goes to `NAME.out` in `dir`,
+    /// standard error to `NAME.log`.
+    ///
+    /// # Errors
+    /// The program can't be started.
+    pub fn spawn(command: &mut Command, socket: &Path, dir: &Path, name: &str) -> Result<Self> {
         let out = dir.join(format!("{name}.out"));
         let log = dir.join(format!("{name}.log"));
         let create = |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&log)?);
         let process = Running::start(command)?;
-        let mut backend = Self { process, socket: socket.to_owned(), out, taken: 0, log };
-        wait_for("the back end's socket", START, || {
-            if let Some(status) = backend.process.ended()? {
-                bail!("the back end ended with {status}: {}", backend.log_text());
-            }
-            Ok(is_listening(backend.pid(), &backend.socket)?.then_some(()))
-        })?;
-        Ok(backend)
+        Ok(Self { process, socket: socket.to_owned(), out, taken: 0, log })
     }
 
     /// The socket that QEMU connects to.

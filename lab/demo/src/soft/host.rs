@@ -33,7 +33,7 @@ const PATTERN_BYTES: usize = (1 << 20) + 13;
 const CHUNK: usize = 256 << 10;
 
 /// How long a peer that hears nothing waits.
-pub(super) const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// The pattern from byte `at` of the stream on, as far as it is in one piece.
 pub(super) fn pattern_at(at: u64) -> &'static [u8] {

@@ -1,7 +1,6 @@
 //! The vsock part: streams between the guest and programs of the host, both ways.
 
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +14,10 @@ use zerowire_guest::vsock::{
     VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::backend::SoftBackend;
-use super::host::{SILENCE, check_pattern, give, pattern_at, take};
+use super::host::{check_pattern, give, pattern_at, take};
 use super::{CID, check, summary};
 use crate::story::Story;
 use crate::story::ledger::{self, Way};
@@ -102,36 +102,17 @@ fn join(host: Host) -> Result<u64> {
 
 /// A program of the host on which the guest's connection arrives, and that takes all it sends.
 fn listen(uds: &Path) -> Result<Host> {
-    let path = format!("{}_{HOST_PORT}", uds.display());
-    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {path}"))?;
-    let thread = std::thread::Builder::new().name("host".into()).spawn(move || {
-        let (stream, _) = listener.accept().context("accept the guest's connection")?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        take(stream)
-    })?;
-    Ok(thread)
+    let listener = host::Listener::new(uds, HOST_PORT, VsockKind::Stream)?;
+    start(move || take(UnixStream::from(listener.accept()?)))
 }
 
 /// A program of the host that connects to the guest and sends it `bytes`.
 fn connect(uds: PathBuf, bytes: u64) -> Result<Host> {
-    let thread = std::thread::Builder::new().name("host".into()).spawn(move || {
-        let mut stream =
-            UnixStream::connect(&uds).with_context(|| format!("connect to {}", uds.display()))?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
-        stream.write_all(format!("CONNECT {GUEST_PORT}\n").as_bytes())?;
-        let mut answer = Vec::new();
-        // A byte at a time: what follows the line is the guest's.
-        while answer.last() != Some(&b'\n') {
-            let mut byte = [0];
-            let len = stream.read(&mut byte).context("wait for the guest's answer")?;
-            ensure!(len == 1, "the guest refused the connection");
-            answer.push(byte[0]);
-        }
-        ensure!(answer.starts_with(b"OK "), "answered {:?}", String::from_utf8_lossy(&answer));
-        give(stream, bytes)
-    })?;
-    Ok(thread)
+    start(move || give(UnixStream::from(host::connect_to(&uds, GUEST_PORT, VsockKind::Stream)?.0), bytes))
+}
+
+fn start(program: impl FnOnce() -> Result<u64> + Send + 'static) -> Result<Host> {
+    Ok(std::thread::Builder::new().name("host".into()).spawn(program)?)
 }
 
 /// The guest with its driver and its sockets.
