@@ -22,16 +22,9 @@ const SHOWN_CHARACTERS: usize = 2000;
 const MOST_AGAIN: u32 = 3;
 
 /// The error of a test that can say nothing here; everything else is a failure.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Skip(String);
-
-impl std::fmt::Display for Skip {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Skip {}
 
 /// Makes the error by which a test says that it does not apply.
 pub fn skip(reason: impl Into<String>) -> anyhow::Error {
@@ -41,18 +34,14 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
 /// Marks the error of a test whose guest never reached its shell. The emulated machine hung while
 /// its kernel started, which a busy machine makes more likely. Such a test runs again, and both the
 /// run and its summary say so.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the guest did not boot")]
 pub struct NeverBooted;
-
-impl std::fmt::Display for NeverBooted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the guest did not boot")
-    }
-}
 
 /// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test
 /// runs again, too.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct EmulatorBroke(&'static str);
 
 impl EmulatorBroke {
@@ -65,12 +54,6 @@ impl EmulatorBroke {
     /// The guest's kernel says that a timer which it has set never fired (kernel/rcu/tree_stall.h),
     /// which comes before the end above.
     pub const LOST_TIMER: Self = Self("the emulated machine has lost a timer of its CPU");
-}
-
-impl std::fmt::Display for EmulatorBroke {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
 }
 
 /// What a test gets.

@@ -51,14 +51,9 @@ pub struct Output {
 
 /// Marks the error of a guest whose shell runs nothing: what it runs stands still, or the whole
 /// guest does.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the guest's shell does not answer")]
 pub struct Silent;
-
-impl std::fmt::Display for Silent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the guest's shell does not answer")
-    }
-}
 
 /// The connection to a guest's serial line.
 #[derive(Debug)]
