@@ -89,7 +89,7 @@ const LONG: &[(&str, On, Body)] = &[
     // Packet ports take Linux 6.3.
     ("package-more", On::Linux7, package::ports_and_libvirt),
     ("cycles", On::Linux7, change::cycles),
-    ("xdp-cycles", On::Linux7, xdp::cycles::many),
+    ("xdp-cycles", On::Linux7, xdp::alone::cycles),
     ("vsock-unread", On::Qemu10, vsock::unread::small_packets),
     ("vsock-reboot", On::Ends, vsock::change::reboot),
 ];
@@ -157,8 +157,8 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-vlan", On::Linux7, xdp::program::vlan),
     ("xdp-two-queues", On::TwoCpus, xdp::queues::two),
     ("xdp-two-vms", On::TwoCpus, xdp::queues::two_vms),
-    ("xdp-posts", On::Linux7, xdp::posts::bounds),
-    ("xdp-dirty-log", On::Linux7, xdp::dirty::exact),
+    ("xdp-posts", On::Linux7, xdp::alone::posts),
+    ("xdp-dirty-log", On::Linux7, xdp::alone::dirty),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("zcrx-tool", On::Linux7, zcrx_tool::tool),

@@ -10,12 +10,10 @@
 //! The card is QEMU's own: the driver's zero-copy mode resets single queues (VIRTIO_F_RING_RESET),
 //! which QEMU doesn't pass on to vhost-user back ends.
 
+pub mod alone;
 mod card;
-pub mod cycles;
-pub mod dirty;
 pub mod memlock;
 pub mod modes;
-pub mod posts;
 pub mod program;
 pub mod queues;
 pub mod replay;
