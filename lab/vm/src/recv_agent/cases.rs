@@ -70,15 +70,20 @@ pub fn said(receiver: &Receiver, bytes: u64) -> String {
     format!("{bytes} bytes, {:?}, {}", receiver.events(), receiver.path())
 }
 
+/// Receives these loads to their ends.
+fn complete(options: RecvOptions, loads: impl IntoIterator<Item = Load>) -> Result<(Receiver, Book)> {
+    let mut receiver = Receiver::new(options)?;
+    let mut book = Book::default();
+    let (_, threads) = add_all(&mut receiver, &mut book, loads)?;
+    book.complete(&mut receiver)?;
+    join(threads)?;
+    Ok((receiver, book))
+}
+
 /// Several connections, byte for byte; the ledger counts every byte as copied by the kernel.
 pub fn streams(options: RecvOptions) -> Result<String> {
     let is_zero_copy = options.backend == RecvBackend::NoDevice;
-    let mut receiver = Receiver::new(options)?;
-    let mut book = Book::default();
-    let (_, threads) =
-        add_all(&mut receiver, &mut book, (0..4).map(|i| load(10 + i, (2 << 20) + 4_321 * i)))?;
-    book.complete(&mut receiver)?;
-    join(threads)?;
+    let (receiver, book) = complete(options, (0..4).map(|i| load(10 + i, (2 << 20) + 4_321 * i)))?;
     let counters = receiver.counters();
     let totals = counters.snapshot();
     let by_kernel = totals.copied_bytes.values().sum::<u64>();
@@ -102,11 +107,7 @@ fn huge(backend: RecvBackend) -> Result<String> {
 fn tiny(options: RecvOptions) -> Result<String> {
     let is_zero_copy = options.backend == RecvBackend::NoDevice;
     let share = Some(options.buffers);
-    let mut receiver = Receiver::new(options.share(share))?;
-    let mut book = Book::default();
-    let (_, threads) = add_all(&mut receiver, &mut book, [load(1, 300_001), load(2, 200_000)])?;
-    book.complete(&mut receiver)?;
-    join(threads)?;
+    let (receiver, book) = complete(options.share(share), [load(1, 300_001), load(2, 200_000)])?;
     let events = receiver.events();
     ensure!(!is_zero_copy || events.out_of_buffers > 0, "the area never was empty: {events:?}");
     Ok(said(&receiver, book.total()))
@@ -114,11 +115,8 @@ fn tiny(options: RecvOptions) -> Result<String> {
 
 /// A completion queue of eight.
 fn overflow(options: RecvOptions) -> Result<String> {
-    let mut receiver = Receiver::new(options.completions(8).share(Some(256)))?;
-    let mut book = Book::default();
-    let (_, threads) = add_all(&mut receiver, &mut book, (0..3).map(|i| load(20 + i, 1 << 20)))?;
-    book.complete(&mut receiver)?;
-    join(threads)?;
+    let (receiver, book) =
+        complete(options.completions(8).share(Some(256)), (0..3).map(|i| load(20 + i, 1 << 20)))?;
     let events = receiver.events();
     ensure!(events.overflows > 0, "the queue never was full: {events:?}");
     Ok(said(&receiver, book.total()))
@@ -126,22 +124,14 @@ fn overflow(options: RecvOptions) -> Result<String> {
 
 /// Pieces far shorter than a page.
 fn small(backend: RecvBackend) -> Result<String> {
-    let mut receiver = Receiver::new(options(backend, 16))?;
-    let mut book = Book::default();
     let loads = (0..2).map(|i| Load { write_bytes: 3, ..load(30 + i, 6_000) });
-    let (_, threads) = add_all(&mut receiver, &mut book, loads)?;
-    book.complete(&mut receiver)?;
-    join(threads)?;
+    let (receiver, book) = complete(options(backend, 16), loads)?;
     Ok(said(&receiver, book.total()))
 }
 
 /// Fifty connections in an area of 64 pages.
 fn many(backend: RecvBackend) -> Result<String> {
-    let mut receiver = Receiver::new(options(backend, 64))?;
-    let mut book = Book::default();
-    let (_, threads) = add_all(&mut receiver, &mut book, (0..50).map(|i| load(100 + i, 30_000 + i)))?;
-    book.complete(&mut receiver)?;
-    join(threads)?;
+    let (receiver, book) = complete(options(backend, 64), (0..50).map(|i| load(100 + i, 30_000 + i)))?;
     Ok(said(&receiver, book.total()))
 }
 
