@@ -12,6 +12,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -185,6 +186,22 @@ pub fn end_by(signal: libc::c_int) -> ! {
         libc::raise(signal);
     }
     std::process::exit(128 + signal)
+}
+
+/// Whether a unix socket listens at `path` in the network namespace of a task, a folder in /proc.
+/// Its name alone is there a moment before, and a connection would use up a session.
+///
+/// # Errors
+/// There is no such task.
+pub fn is_listening(task: &str, path: &Path) -> io::Result<bool> {
+    let table = format!("/proc/{task}/net/unix");
+    let lines = std::fs::read_to_string(&table)
+        .map_err(|error| io::Error::new(error.kind(), format!("read {table}: {error}")))?;
+    let path = format!(" {}", path.display());
+    // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON
+    // (net/unix/af_unix.c, `unix_seq_show`).
+    let listens = |line: &str| line.split_whitespace().nth(3) == Some("00010000");
+    Ok(lines.lines().any(|line| line.ends_with(&path) && listens(line)))
 }
 
 fn check(r: libc::c_int) -> io::Result<()> {

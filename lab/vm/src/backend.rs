@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use zerowire_testkit::process::children;
+use zerowire_testkit::process::{children, is_listening};
 
 use crate::command::{Running, wait_for};
 use crate::initrd::libraries;
@@ -22,10 +22,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// For what it holds to stay the same.
 const REST: Duration = Duration::from_secs(30);
-
-/// Flag of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON`, Linux
-/// `include/uapi/linux/net.h`).
-const LISTENING: &str = "00010000";
 
 /// A back end process with its logs. Killed on drop.
 #[derive(Debug)]
@@ -71,7 +67,7 @@ impl BackendProcess {
         let mut backend = Self::spawn(command, socket, dir, name)?;
         wait_for("the back end's socket", START, || {
             backend.check_alive()?;
-            Ok(is_listening(backend.pid(), &backend.socket)?.then_some(()))
+            Ok(is_listening(&backend.pid().to_string(), &backend.socket)?.then_some(()))
         })?;
         Ok(backend)
     }
@@ -294,23 +290,6 @@ fn effort_of(pid: u32) -> Result<Effort> {
     }
     // utime and stime are fields 14 and 15; the first after the name is field 3.
     Ok(Effort { ticks: ticks(11)? + ticks(12)?, switches })
-}
-
-/// Whether somebody in the process's network namespace (each has its own table)
-/// accepts connections on a socket. Connecting to find out would use up a session of
-/// the back end.
-///
-/// # Errors
-/// The process has ended.
-pub fn is_listening(pid: u32, socket: &Path) -> Result<bool> {
-    let wanted = socket.to_string_lossy();
-    let table = format!("/proc/{pid}/net/unix");
-    let table = std::fs::read_to_string(&table).with_context(|| format!("read {table}"))?;
-    Ok(table.lines().any(|line| {
-        // Num RefCount Protocol Flags Type St Inode Path
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.get(3) == Some(&LISTENING) && fields.get(7) == Some(&&*wanted)
-    }))
 }
 
 /// The program under test: `ZEROWIRE_BIN`, or `zerowire` beside this test program.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
+use zerowire_testkit::process::is_listening;
 
 use super::guest_receive;
 use super::options::{ClientOptions, PAGE, ReceiveMode, RxPlace, TX_BUFFER, TableOptions};
@@ -245,26 +246,13 @@ fn finish(guest: &mut VsockGuest, conn: ConnId, program: &mut Program) -> Result
 /// Waits until the server listens.
 fn wait_for(path: &Path, program: &mut Program) -> Result<()> {
     let begin = Instant::now();
-    while !listens(path)? {
+    while !is_listening("thread-self", path)? {
         if program.has_ended()? || begin.elapsed() > STALL_LIMIT {
             bail!("the server does not listen: {}", program.words());
         }
         std::thread::sleep(Duration::from_micros(200));
     }
     Ok(())
-}
-
-/// Whether a socket listens at `path`. Its name alone is there a moment before.
-fn listens(path: &Path) -> Result<bool> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/unix")
-        .context("can't read the table of unix sockets")?;
-    let path = path.display().to_string();
-    // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON
-    // (net/unix/af_unix.c, `unix_seq_show`).
-    Ok(table
-        .lines()
-        .filter(|line| line.ends_with(&path))
-        .any(|line| line.split_whitespace().nth(3) == Some("00010000")))
 }
 
 fn sample(output: &ClientOutput, send_seconds: f64, backend: Duration) -> RxSample {

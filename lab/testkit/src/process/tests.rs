@@ -2,9 +2,10 @@ use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Pid;
 
-use super::{ALONE, catch, children, is_own, kill_with, kill_with_thread};
+use super::{ALONE, catch, children, is_listening, is_own, kill_with, kill_with_thread};
 
 #[test]
 fn what_follows_runs_elsewhere() {
@@ -80,4 +81,17 @@ fn signals_come_through_the_pipe_and_leave_errno_alone() {
     // Nobody reads any more: the handler's write fails.
     drop(reader);
     assert_eq!(raise_with_errno(), libc::ERANGE);
+}
+
+#[test]
+fn a_socket_that_is_bound_does_not_listen_yet() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a name");
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    assert!(!is_listening("thread-self", &path).unwrap());
+    rustix::net::listen(&socket, 1).unwrap();
+    assert!(is_listening("thread-self", &path).unwrap());
+    assert!(!is_listening("self", &folder.path().join("name")).unwrap());
+    assert!(is_listening("0", &path).unwrap_err().to_string().contains("/proc/0/net/unix"));
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use zerowire_testkit::process::is_listening;
 
 use super::PATIENCE;
-use crate::backend::is_listening;
 use crate::command::{self, Running, wait_for};
 use crate::guest::Guest;
 
@@ -150,7 +150,7 @@ impl HostServer {
             if let Some(status) = server.process.ended()? {
                 bail!("it ended with {status}: {}", server.said());
             }
-            Ok(is_listening(server.process.pid(), Path::new(&socket))?.then_some(()))
+            Ok(is_listening(&server.process.pid().to_string(), Path::new(&socket))?.then_some(()))
         })?;
         Ok(server)
     }
