@@ -52,10 +52,9 @@ fn pair() -> Result<(TcpStream, TcpStream)> {
 
 /// The error of a plain program that lends a byte.
 fn refusal() -> Result<i32> {
-    const SO_ZEROCOPY: libc::c_int = 60;
     static BYTE: [u8; 1] = [0];
     let (near, _far) = pair()?;
-    set_option(&near, libc::SOL_SOCKET, SO_ZEROCOPY, &1_i32).context("SO_ZEROCOPY")?;
+    set_option(&near, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32).context("SO_ZEROCOPY")?;
     // SAFETY: the byte lives for ever.
     let sent = unsafe { libc::send(near.as_raw_fd(), BYTE.as_ptr().cast(), 1, libc::MSG_ZEROCOPY) };
     ensure!(sent < 0, "the kernel takes lent memory");

@@ -8,7 +8,7 @@
 mod vsock;
 
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -195,16 +195,14 @@ fn transfer(
         way.of(&backend.statistics()?["vms"][0])["bytes"].as_u64().context("no byte counter")
     };
     let report = dir.join("iperf3.out");
-    let file = std::fs::File::create(&report).context("create iperf3's report")?;
     let mut command = namespace.command("iperf3");
     command.args(["-c", GUEST, "-J", "-n", &TRANSFER_BYTES.to_string()]);
     if way == Way::FromGuest {
         command.arg("-R");
     }
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let before = counted(backend)?;
     let mut progress = story.progress(TRANSFER_BYTES);
-    let mut iperf = Running::start(&mut command)?;
+    let mut iperf = Running::start_logged(&mut command, &report)?;
     let deadline = Instant::now() + TRANSFER;
     let status = loop {
         if let Some(status) = iperf.ended()? {

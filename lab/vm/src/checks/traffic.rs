@@ -1,7 +1,6 @@
 //! Traffic over the link, and whether it arrived whole.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -189,9 +188,7 @@ impl Background {
             line.push("-R");
         }
         let mut iperf = net.host_command(&line)?;
-        let file = std::fs::File::create(&report).context("create the report's file")?;
-        iperf.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let process = Running::start(&mut iperf)?;
+        let process = Running::start_logged(&mut iperf, &report)?;
         let background = Self { process, report };
         background.wait_until_flowing(net)?;
         Ok(background)

@@ -7,7 +7,6 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -122,9 +121,7 @@ fn plug(env: &Env<'_>, ends: &Ends, place: &str) -> Result<Guest> {
 fn transfer(dir: &Path, namespace: &Netns, ends: &Ends) -> Result<(Running, PathBuf)> {
     output(namespace.command("ping").args(["-c", "1", "-W", "5", ends.guest]), COMMAND)?;
     let report = dir.join(format!("transfer-{}.out", ends.name));
-    let file = std::fs::File::create(&report).context("create the report's file")?;
     let mut command = namespace.command("iperf3");
     command.args(["-c", ends.guest, "-J", "-R", "-n", "10M", "-b", "16M"]);
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    Ok((Running::start(&mut command)?, report))
+    Ok((Running::start_logged(&mut command, &report)?, report))
 }

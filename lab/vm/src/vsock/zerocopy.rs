@@ -13,9 +13,6 @@ use super::guest::set_option;
 use super::job::Load;
 use super::pattern::Pattern;
 
-/// `SO_ZEROCOPY` (Linux `include/uapi/asm-generic/socket.h`).
-const SO_ZEROCOPY: libc::c_int = 60;
-
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` (Linux
 /// `include/uapi/linux/errqueue.h`).
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -40,7 +37,7 @@ pub struct Sends {
 /// # Errors
 /// The kernel can't do this, the socket fails, or a notification does not come.
 pub fn send_load(socket: &OwnedFd, load: Load) -> Result<Sends> {
-    set_option(socket, libc::SOL_SOCKET, SO_ZEROCOPY, &1_i32).context("SO_ZEROCOPY")?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32).context("SO_ZEROCOPY")?;
     // One buffer for everything: no byte may change before its notification.
     let buffer = Pattern::new(load.seed).bytes(0, usize::try_from(load.bytes)?);
     let mut sends = Sends::default();

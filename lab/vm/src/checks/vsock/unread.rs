@@ -51,15 +51,7 @@ fn from_host(
     let job = listen(reader, kind, load)?;
     let (socket, _) = host::connect_to(&uds_of(env.dir, A.name), 2030, kind)?;
     job.signal(&mut reader.guest, "STOP")?;
-    let (kept, ()) = together(
-        || job::send_whole(&socket, load),
-        || {
-            let kept = unread_packets(backend, &before)?;
-            job.signal(&mut reader.guest, "CONT")?;
-            job.finish(&mut reader.guest)?;
-            Ok(kept)
-        },
-    )?;
+    let (kept, ()) = together(|| job::send_whole(&socket, load), || go_on(backend, reader, job, &before))?;
     Ok(kept)
 }
 
@@ -75,9 +67,7 @@ fn from_sibling(
     job.signal(&mut reader.guest, "STOP")?;
     let line = format!("{} connect {} 2030 send {load}", kind.word(), reader.cid);
     let sender = Background::start(&mut sibling.guest, &line)?;
-    let kept = unread_packets(backend, &before)?;
-    job.signal(&mut reader.guest, "CONT")?;
-    job.finish(&mut reader.guest)?;
+    let kept = go_on(backend, reader, job, &before)?;
     sender.finish(&mut sibling.guest)?;
     Ok(kept)
 }
@@ -87,7 +77,10 @@ fn listen(reader: &mut Side, kind: VsockKind, load: Load) -> Result<Background> 
     Background::listen(&mut reader.guest, &line)
 }
 
-/// Waits until no more bytes go to the reader; returns how many packets did.
-fn unread_packets(backend: &mut BackendProcess, before: &Ledger) -> Result<u64> {
-    wait_until_still(backend, A.name, Way::ToGuest, before)?.grown(before, Way::ToGuest, "frames")
+/// Lets the reader go on, to its end, when no more bytes go to it; returns how many packets did.
+fn go_on(backend: &mut BackendProcess, reader: &mut Side, job: Background, before: &Ledger) -> Result<u64> {
+    let still = wait_until_still(backend, A.name, Way::ToGuest, before)?;
+    job.signal(&mut reader.guest, "CONT")?;
+    job.finish(&mut reader.guest)?;
+    still.grown(before, Way::ToGuest, "frames")
 }
