@@ -109,8 +109,8 @@ impl RxChains {
         self.ready.get(i).map_or(0, |c| c.room)
     }
 
-    /// Asks the CPU for the first `bytes` bytes of each of the first `n` chains, to write them. Called
-    /// as [`SplitRing::prefetch`].
+    /// Asks the CPU for the first `bytes` bytes of each of the first `n` chains, to write them.
+    /// Called as [`SplitRing::prefetch`].
     #[inline]
     pub fn prefetch(&self, n: usize, bytes: usize) {
         for c in self.ready.iter().take(n).filter(|c| c.list == NO_LIST) {
