@@ -47,7 +47,8 @@ pub(crate) fn six_bytes(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
-        let part = parts.next().filter(|p| p.len() <= 2)?;
+        // from_str_radix would take a sign.
+        let part = parts.next().filter(|p| p.len() <= 2 && !p.starts_with('+'))?;
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     parts.next().is_none().then_some(bytes)
@@ -93,7 +94,9 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_one_device() {
-        for bad in ["", "52:54:00:00:00", "01:00:5e:00:00:01", "0:0:0:0:0:0", "52:54:00:00:00:1g"] {
+        let signed = ["52:54:00:00:00:+1", "+2:54:00:00:00:01"];
+        let others = ["", "52:54:00:00:00", "01:00:5e:00:00:01", "0:0:0:0:0:0", "52:54:00:00:00:1g"];
+        for bad in signed.into_iter().chain(others) {
             let error = bad.parse::<MacAddress>().expect_err(bad).to_string();
             assert!(error.contains(&format!("'{bad}'")) && error.contains("six bytes"), "{error}");
         }
