@@ -87,6 +87,7 @@ fn errors_name_the_value() {
         ("tap:t0,mtu=9", "mtu=9"),
         ("xdp:e0,queues=129", "queues=129"),
         ("xdp:e0,queue=x", "queue=x"),
+        ("xdp:e0,queue=4294967295,queues=2", "queue=4294967295 and queues=2"),
         ("xdp:e0,match=mac:02:00:00:00:00:+1", "match=mac:02:00:00:00:00:+1"),
         ("xdp:e0,mode=fast", "mode=fast"),
         ("xdp:e0,offloads=some", "offloads=some"),

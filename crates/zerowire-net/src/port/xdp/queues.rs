@@ -15,6 +15,7 @@ use super::geometry::MAX_MTU;
 use super::handed::{XdpAnswer, XdpFacts, XdpRefusal, XdpReply, XdpVerb};
 use super::{Promiscuous, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
 use crate::port::packet::PacketError;
+use crate::port::spec::Spec;
 use crate::port::{LinkWatch, PortError, PortSpec, WatchedLinks, send_through};
 use crate::vm::may_pin_all;
 
@@ -71,6 +72,7 @@ impl XdpQueues {
     pub fn open(spec: &XdpSpec) -> Result<Self, PortError> {
         let other =
             |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
+        spec.check().map_err(other)?;
         let interface = Interface::open(&spec.interface)?;
         let kind = interface.hardware_kind();
         let kind = kind.map_err(|e| other(format!("what kind of interface it is can't be read: {e}")))?;
@@ -337,6 +339,18 @@ mod tests {
     use zerowire_testkit::net::{in_netns, interface, veth};
 
     use super::*;
+
+    #[test]
+    fn queues_that_no_interface_has_are_refused() {
+        in_netns(|| {
+            veth::veth("v0", "v1", 1, 1500);
+            for (queue, queues, value) in [(0, 0, "queues=0"), (u32::MAX, 2, "queue=4294967295")] {
+                let spec = XdpSpec::new("v0").queue(queue).queues(queues);
+                let error = XdpQueues::open(&spec).expect_err(value).to_string();
+                assert!(error.contains(value), "{error}");
+            }
+        });
+    }
 
     #[test]
     fn who_gets_a_socket_is_bound_to_the_interface() {

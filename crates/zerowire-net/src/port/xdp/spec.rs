@@ -145,6 +145,11 @@ impl Spec for XdpSpec {
     }
 
     fn check(&self) -> Result<(), String> {
+        let (queue, queues) = (self.queue, queue_pairs(&self.queues.to_string())?);
+        if queue.checked_add(queues as u32 - 1).is_none() {
+            let most = u32::MAX;
+            return Err(format!("queue={queue} and queues={queues}: queues have the numbers 0 to {most}"));
+        }
         if (self.mode, self.filter != XdpMatch::All) == (XdpMode::ZeroCopy, true) {
             return Err("mode=zerocopy and match=mac:… exclude each other: a device would write the host's frames to \
                         the guest's memory before anybody looks at their address; give match=all, or mode=copy"
