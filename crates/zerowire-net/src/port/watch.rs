@@ -56,7 +56,8 @@ impl LinkWatch {
         let mut byte = [0u8; 1];
         // A message that does not fit is taken all the same; one that was lost counts as one that
         // came.
-        while rustix::io::read(&self.socket, &mut byte) != Err(Errno::AGAIN) {}
+        let mut read = || rustix::io::read(&self.socket, &mut byte);
+        while matches!(read(), Ok(1..) | Err(Errno::INTR | Errno::NOBUFS)) {}
     }
 }
 
@@ -96,4 +97,22 @@ fn filter(socket: &OwnedFd, of: WatchedLinks) -> io::Result<()> {
         WatchedLinks::Nothing => vec![drop],
     };
     attach_filter(socket, &mut program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::thread;
+
+    use zerowire_testkit::wait_until;
+
+    use super::*;
+
+    #[test]
+    fn an_error_that_lasts_ends_the_draining() {
+        let folder = File::open("/").expect("a descriptor that can't be read");
+        let watch = LinkWatch { socket: folder.into() };
+        let drained = thread::spawn(move || watch.drain());
+        wait_until("the draining ends", || drained.is_finished());
+    }
 }
