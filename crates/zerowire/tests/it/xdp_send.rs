@@ -243,11 +243,13 @@ fn an_mtu_that_shrinks_is_noticed() {
         push(&mut sender, &frame(2, 614));
         drain(&mut sender);
         assert_eq!(capture.expect(), frame(2, 614));
-        // And one that grows.
-        lab.mtu(HERE, 1500);
-        push(&mut sender, &frame(3, 1514));
-        drain(&mut sender);
-        assert_eq!(capture.expect(), frame(3, 1514));
+        // And one that grows, by a few bytes or by many: the first longer frame goes.
+        for (mtu, len) in [(601, 615), (605, 619), (1500, 1514)] {
+            lab.mtu(HERE, mtu);
+            push(&mut sender, &frame(3, len));
+            drain(&mut sender);
+            assert_eq!(capture.expect(), frame(3, len));
+        }
     });
 }
 

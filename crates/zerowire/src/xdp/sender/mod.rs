@@ -200,23 +200,28 @@ impl XdpSender {
         if len > self.cut.slot {
             return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: self.cut.slot });
         }
-        if len > self.mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES {
-            self.read_mtu();
-            if len > self.mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES {
-                return Err(self.longer_than_mtu(len));
-            }
-        }
-        Ok(())
+        self.check_mtu(len, VLAN_TAG_BYTES)
     }
 
     /// Only a frame with a VLAN tag may be longer than the MTU, by the tag.
     #[inline]
-    fn check_tag(&self, len: usize, ethertype: u16) -> Result<(), FrameError> {
-        let longer = len > self.mtu + ETHERNET_HEADER_BYTES;
-        if longer && !matches!(ethertype, ethernet::TAG | ethernet::SERVICE_TAG) {
-            return Err(self.longer_than_mtu(len));
+    fn check_tag(&mut self, len: usize, ethertype: u16) -> Result<(), FrameError> {
+        match ethertype {
+            ethernet::TAG | ethernet::SERVICE_TAG => Ok(()),
+            _ => self.check_mtu(len, 0),
         }
-        Ok(())
+    }
+
+    /// Whether a frame is longer than the MTU by at most `tag_bytes`; reads the MTU again before it
+    /// says no, for it may have been raised since.
+    #[inline]
+    fn check_mtu(&mut self, len: usize, tag_bytes: usize) -> Result<(), FrameError> {
+        if len <= self.mtu + ETHERNET_HEADER_BYTES + tag_bytes {
+            return Ok(());
+        }
+        self.read_mtu();
+        let fits = len <= self.mtu + ETHERNET_HEADER_BYTES + tag_bytes;
+        fits.then_some(()).ok_or_else(|| self.longer_than_mtu(len))
     }
 
     fn longer_than_mtu(&self, frame_bytes: usize) -> FrameError {
@@ -330,10 +335,7 @@ impl FrameSender for XdpSender {
         let frame = self.place(slot, len)?;
         build(frame);
         let ethertype = ethernet::first_type(frame).unwrap_or_default();
-        if let Err(e) = self.check_tag(len, ethertype) {
-            self.read_mtu();
-            return Err(e);
-        }
+        self.check_tag(len, ethertype)?;
         self.slots.lend(self.pushed, len as u32, pieces);
         self.post(u64::from(slot) * self.cut.slot as u64, len);
         Ok(true)
