@@ -11,8 +11,8 @@ use zerowire_vhost::limit::{LimitPace, Limiters, Meter};
 /// How a VM's rings keep to its limits.
 #[derive(Debug, Default)]
 pub(super) struct Paces {
-    transmit: LimitPace,
-    receive: LimitPace,
+    pub transmit: LimitPace,
+    pub receive: LimitPace,
 }
 
 impl Paces {
@@ -28,56 +28,6 @@ impl Paces {
             return None;
         }
         Some(meter)
-    }
-
-    /// It has ended.
-    #[inline]
-    pub fn end_transmit(&mut self, limiters: &Limiters, meter: &Meter, now: impl FnOnce() -> Instant) {
-        self.transmit.passed(&limiters.transmit, meter.passed(), now);
-    }
-
-    /// Nothing waits in the transmit ring.
-    #[inline]
-    pub fn transmit_rests(&mut self, limiters: &Limiters) {
-        self.transmit.end(&limiters.transmit);
-    }
-
-    /// Whether packets wait in the transmit ring.
-    #[inline]
-    pub fn transmit_waits(&self) -> bool {
-        self.transmit.is_waiting()
-    }
-
-    /// A turn of the receive ring begins: what may be given.
-    #[inline]
-    pub fn begin_receive(&mut self, limiters: &Limiters, now: impl FnOnce() -> Instant) -> Meter {
-        self.receive.begin(&limiters.receive, now).map_or(Meter::default(), Meter::new)
-    }
-
-    /// It has ended; `left`: there is payload that has not gone.
-    #[inline]
-    pub fn end_receive(
-        &mut self,
-        limiters: &Limiters,
-        meter: &Meter,
-        left: bool,
-        now: impl FnOnce() -> Instant,
-    ) {
-        self.receive.passed(&limiters.receive, meter.passed(), now);
-        if left && !meter.has_room() {
-            self.receive.hold(&limiters.receive);
-        }
-    }
-
-    /// No payload waits for the receive ring's limit any more.
-    pub fn receive_rests(&mut self, limiters: &Limiters) {
-        self.receive.end(&limiters.receive);
-    }
-
-    /// Whether payload waits for the receive ring's limit.
-    #[inline]
-    pub fn receive_waits(&self) -> bool {
-        self.receive.is_waiting()
     }
 
     /// The thread is about to sleep: how long it may because of the limits, None if nothing waits.

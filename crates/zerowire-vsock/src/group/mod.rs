@@ -253,10 +253,10 @@ impl Loop {
             let vm = &mut self.switch.vms[v];
             work |= wait_for_chains(vm, self.impatient);
             let mut error = None;
-            let takes = vm.resets.len() < super::vm::MAX_RESETS && !vm.paces.transmit_waits();
+            let takes = vm.resets.len() < super::vm::MAX_RESETS && !vm.paces.transmit.is_waiting();
             work |= vm.doors.listening.iter().any(|l| l.called);
             // Patience that has ended may have left something to say.
-            let released = !vm.lists.limited.is_empty() && !vm.paces.receive_waits();
+            let released = !vm.lists.limited.is_empty() && !vm.paces.receive.is_waiting();
             let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty() || released;
             work |= !vm.rings.state.is_starved() && has_work && vm.is_running();
             if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active() && vm.rings.kicked && takes) {

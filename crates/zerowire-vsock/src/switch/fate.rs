@@ -112,7 +112,7 @@ pub(super) fn drop_connections(vm: &mut GroupVm, rest: &mut Rest<'_>) {
     }
     vm.lists.ready.clear();
     vm.lists.limited.clear();
-    vm.paces.receive_rests(&vm.counters.limiters);
+    vm.paces.receive.end(&vm.counters.limiters.receive);
     vm.lists.quiet.clear();
     vm.resets.clear();
     vm.doors.handshakes.clear();

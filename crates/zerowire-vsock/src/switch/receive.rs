@@ -1,6 +1,7 @@
 //! To a guest's receive queue.
 
 use zerowire::ledger::CopyReason;
+use zerowire_vhost::limit::Meter;
 use zerowire_vhost::memory::{IoList, access};
 use zerowire_vhost::ring::RingError;
 
@@ -54,7 +55,8 @@ pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
         return false;
     }
     let Some(before) = vm.rings.used() else { return false };
-    rest.io.meter = vm.paces.begin_receive(&vm.counters.limiters, || rest.io.timers.now());
+    let allowed = vm.paces.receive.begin(&vm.counters.limiters.receive, || rest.io.timers.now());
+    rest.io.meter = allowed.map_or(Meter::default(), Meter::new);
     if rest.io.meter.has_room() {
         for _ in 0..MAX_SERVED {
             let Some(slot) = vm.lists.limited.pop() else { break };
@@ -62,8 +64,11 @@ pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
         }
     }
     let filled = fill(vm, rest);
-    let left = !vm.lists.limited.is_empty();
-    vm.paces.end_receive(&vm.counters.limiters, &rest.io.meter, left, || rest.io.timers.now());
+    let (limiter, meter) = (&vm.counters.limiters.receive, &rest.io.meter);
+    vm.paces.receive.passed(limiter, meter.passed(), || rest.io.timers.now());
+    if !vm.lists.limited.is_empty() && !meter.has_room() {
+        vm.paces.receive.hold(limiter);
+    }
     match filled {
         Ok(()) => {
             let moved = vm.rings.used() != Some(before);

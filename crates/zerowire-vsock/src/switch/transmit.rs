@@ -44,7 +44,7 @@ const MAX_SEGMENTS: usize = 4096;
 /// Takes a batch of packets from a guest. Returns whether there were any.
 pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     if !has_packets(vm) {
-        vm.paces.transmit_rests(&vm.counters.limiters);
+        vm.paces.transmit.end(&vm.counters.limiters.transmit);
         return false;
     }
     let meter = vm.paces.begin_transmit(&vm.counters.limiters, || rest.io.timers.now());
@@ -52,7 +52,7 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     let mut packets = std::mem::take(&mut rest.io.scratch.packets);
     let mut segments = std::mem::take(&mut rest.io.scratch.segments);
     let error = take_batch(vm, &mut packets, &mut segments, &mut meter, rest.io).err();
-    vm.paces.end_transmit(&vm.counters.limiters, &meter, || rest.io.timers.now());
+    vm.paces.transmit.passed(&vm.counters.limiters.transmit, meter.passed(), || rest.io.timers.now());
     let mut run = std::mem::take(&mut rest.io.scratch.run);
     run.loan.at = None;
     if !packets.is_empty() {
