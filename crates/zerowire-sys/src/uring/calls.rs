@@ -102,8 +102,16 @@ const LONGEST: Duration = Duration::from_secs(1 << 32);
 pub struct Patience {
     /// At the longest; `None`: for ever.
     pub timeout: Option<Duration>,
-    /// For all that is wanted, then for one (`min_wait_usec`, Linux 6.12). Zero: not so.
+    /// For all that is wanted, then for one (`min_wait_usec`, Linux 6.12): while much is coming it
+    /// is not worth waking up for each piece. Zero: not so.
     pub gather: Duration,
+}
+
+impl From<Option<Duration>> for Patience {
+    #[inline]
+    fn from(timeout: Option<Duration>) -> Self {
+        Self { timeout, gather: Duration::ZERO }
+    }
 }
 
 /// Hands `count` entries over, runs the kernel's deferred work, and waits for `want` completions.

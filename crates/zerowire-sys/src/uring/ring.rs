@@ -7,12 +7,13 @@
 use io_uring::{IoUring, Submitter, squeue, types::BufRingEntry};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::time::Duration;
 
-use super::calls::{Patience, enter};
+use super::calls::enter;
 use super::sqe::Entry;
 use crate::map::Mapping;
 use crate::plain::cast;
+
+pub use super::calls::Patience;
 
 /// Which threads use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +91,6 @@ impl SendRing {
         self.ring.0.submission().capacity()
     }
 
-    /// Completions that fit before the kernel keeps the rest on its own list.
-    pub fn completions(&mut self) -> usize {
-        self.ring.0.completion().capacity()
-    }
-
     /// Entries pushed and not handed over yet.
     #[inline]
     pub fn held(&mut self) -> usize {
@@ -133,16 +129,16 @@ impl SendRing {
     }
 
     /// One `io_uring_enter`: hands the batch over, runs deferred work, and waits for `want`
-    /// completions for at most `timeout` (`None` with `want` above zero: for ever). Returns the
-    /// entries handed over. A timeout or a signal doesn't count as an error.
+    /// completions as long as `patience` says. Returns the entries handed over. A timeout or a
+    /// signal doesn't count as an error.
     ///
     /// # Errors
     /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take
     /// completions first.
     #[inline]
-    pub fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
+    pub fn enter(&mut self, want: usize, patience: impl Into<Patience>) -> io::Result<usize> {
         let all = self.held();
-        self.enter_with(all, want, timeout)
+        self.enter_with(all, want, patience)
     }
 
     /// As [`SendRing::enter`], handing over at most `count` entries of the batch.
@@ -150,40 +146,24 @@ impl SendRing {
     /// # Errors
     /// As [`SendRing::enter`].
     #[inline]
-    pub fn enter_with(&mut self, count: usize, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
-        self.hand_over(count, want, Patience { timeout, ..Patience::default() })
-    }
-
-    #[inline]
-    fn hand_over(&mut self, count: usize, want: usize, patience: Patience) -> io::Result<usize> {
+    pub fn enter_with(
+        &mut self,
+        count: usize,
+        want: usize,
+        patience: impl Into<Patience>,
+    ) -> io::Result<usize> {
         let held = self.held();
         let count = count.min(held) as u32;
         // SAFETY: the ring has its descriptor open.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) };
-        match enter(ring, count, want as u32, patience) {
+        match enter(ring, count, want as u32, patience.into()) {
             Ok(taken) => Ok(taken),
             Err(libc::ETIME | libc::EINTR) => Ok(held.saturating_sub(self.held())),
             Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
-    /// As [`SendRing::enter`], waiting for `want` completions for `gather` only, and then for one
-    /// (`min_wait_usec`, Linux 6.12: [`SendRing::has_gathering`]): while much is coming it is not
-    /// worth waking up for each piece.
-    ///
-    /// # Errors
-    /// As [`SendRing::enter`].
-    pub fn enter_gathering(
-        &mut self,
-        want: usize,
-        gather: Duration,
-        timeout: Option<Duration>,
-    ) -> io::Result<usize> {
-        let held = self.held();
-        self.hand_over(held, want, Patience { timeout, gather })
-    }
-
-    /// Whether [`SendRing::enter_gathering`] works.
+    /// Whether waits heed [`Patience::gather`].
     pub fn has_gathering(&self) -> bool {
         self.ring.0.params().is_feature_min_timeout()
     }
@@ -209,11 +189,6 @@ impl SendRing {
             count += 1;
         }
         count
-    }
-
-    /// The ring's descriptor, for polling: readable when completions are there or can be had.
-    pub fn fd(&self) -> RawFd {
-        self.ring.0.as_raw_fd()
     }
 
     /// Signals an eventfd when completions are there or can be had (`IORING_REGISTER_EVENTFD`).

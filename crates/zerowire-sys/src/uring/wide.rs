@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::calls::{CqOffsets, Params, Patience, SqOffsets, enter, setup};
+use super::calls::{CqOffsets, Params, SqOffsets, enter, setup};
 use super::sqe::Sqe;
 pub use super::sqe::{CQE_F_MORE, Entry};
 use crate::map::{EntryTable, Mapping};
@@ -231,8 +231,7 @@ impl WideRing {
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
     #[inline]
     pub fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let patience = Patience { timeout, ..Patience::default() };
-        match enter(self.fd.as_fd(), self.held(), want, patience) {
+        match enter(self.fd.as_fd(), self.held(), want, timeout.into()) {
             Ok(_) | Err(libc::ETIME | libc::EINTR) => Ok(()),
             Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }

@@ -1,5 +1,6 @@
 use super::*;
 use io_uring::opcode;
+use std::time::Duration;
 
 #[test]
 fn kernels_with_broken_bundles() {
@@ -19,10 +20,10 @@ fn a_wait_without_end_waits() {
         let entry = opcode::Timeout::new(&time).build().user_data(7);
         // SAFETY: the time lives until the entry's completion, which is waited for.
         assert!(unsafe { ring.push(&entry) });
-        let longest = Some(Duration::MAX);
+        let timeout = Some(Duration::MAX);
         match gathers {
-            true => ring.enter_gathering(4, Duration::from_micros(50), longest),
-            false => ring.enter(1, longest),
+            true => ring.enter(4, Patience { timeout, gather: Duration::from_micros(50) }),
+            false => ring.enter(1, timeout),
         }
         .expect("entered");
         assert!(ring.pop().is_some_and(|c| c.user_data == 7 && c.result == -libc::ETIME));

@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 use zerowire_sys::uring::buffer_ring::BufferRing;
-use zerowire_sys::uring::ring::{Cqe, SendRing, Threads};
+use zerowire_sys::uring::ring::{Cqe, Patience, SendRing, Threads};
 use zerowire_sys::uring::sqe::Entry;
 
 /// Entries handed over a system call, at most.
@@ -199,18 +199,11 @@ impl Multishot {
         &mut self,
         core: &mut RecvState,
         want: usize,
-        timeout: Option<Duration>,
+        patience: impl Into<Patience>,
     ) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
-        RecvError::entered(self.ring.enter(want, timeout))
-    }
-
-    fn enter_gathering(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
-        core.events.overflows += u64::from(self.ring.has_overflowed());
-        core.called();
-        core.events.gathered += 1;
-        RecvError::entered(self.ring.enter_gathering(GATHER, self.gather, timeout))
+        RecvError::entered(self.ring.enter(want, patience))
     }
 
     /// Reads the completions that are in the queue.
@@ -295,10 +288,9 @@ impl Engine for Multishot {
         let is_worth_it = self.is_busy && (!has_started || self.machine.requests.armed >= MANY_REQUESTS);
         let gathers = want == 1 && is_worth_it && !sleeps && core.messengers.none() && !self.gather.is_zero();
         self.machine.came = 0;
-        let result = match gathers {
-            true => self.enter_gathering(core, timeout),
-            false => self.enter(core, want, timeout),
-        };
+        core.events.gathered += u64::from(gathers);
+        let (want, gather) = if gathers { (GATHER, self.gather) } else { (want, Duration::ZERO) };
+        let result = self.enter(core, want, Patience { timeout, gather });
         if sleeps {
             core.pool.returns.awake();
         }
