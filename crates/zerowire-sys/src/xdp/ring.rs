@@ -89,22 +89,6 @@ impl<T: Entry> SharedRing<T> {
     fn needs_wakeup(&self) -> bool {
         self.entries.memory().word(self.layout.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
-
-    #[inline]
-    fn size(&self) -> u32 {
-        self.entries.len()
-    }
-
-    /// Reads an entry. The other side may write it at the same time only where the caller says so.
-    #[inline]
-    fn read(&self, index: u32) -> T {
-        self.entries.read(index)
-    }
-
-    #[inline]
-    fn write(&self, index: u32, entry: T) {
-        self.entries.write(index, &entry);
-    }
 }
 
 /// The producing side: the fill ring and the transmit ring.
@@ -134,7 +118,7 @@ impl<T: Entry> Producer<T> {
     /// Entries in all.
     #[inline]
     pub fn size(&self) -> u32 {
-        self.shared.size()
+        self.shared.entries.len()
     }
 
     /// Entries that can be pushed now. Looks at the consumer's index only if fewer than `wanted`
@@ -167,7 +151,7 @@ impl<T: Entry> Producer<T> {
         if self.room(1) == 0 {
             return false;
         }
-        self.shared.write(self.next, entry);
+        self.shared.entries.write(self.next, &entry);
         self.next = self.next.wrapping_add(1);
         true
     }
@@ -201,7 +185,7 @@ impl<T: Entry> Producer<T> {
     /// until its place is written again, taken or not.
     #[inline]
     pub fn entry(&self, index: u32) -> T {
-        self.shared.read(index)
+        self.shared.entries.read(index)
     }
 
     /// Whether the kernel asks for a system call to go on (`XDP_USE_NEED_WAKEUP`).
@@ -218,7 +202,7 @@ impl<T: Entry> Producer<T> {
         self.look();
         let n = self.next.wrapping_sub(self.consumed).min(self.size());
         for i in 0..n {
-            each(self.shared.read(self.consumed.wrapping_add(i)));
+            each(self.shared.entries.read(self.consumed.wrapping_add(i)));
         }
         self.next = self.consumed;
         self.published = self.consumed;
@@ -260,7 +244,7 @@ impl<T: Entry> Consumer<T> {
     /// Entries in all.
     #[inline]
     pub fn size(&self) -> u32 {
-        self.shared.size()
+        self.shared.entries.len()
     }
 
     /// Entries that can be taken now. Looks at the producer's index only if none is known.
@@ -278,7 +262,7 @@ impl<T: Entry> Consumer<T> {
         if self.available() == 0 {
             return None;
         }
-        let entry = self.shared.read(self.next);
+        let entry = self.shared.entries.read(self.next);
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }

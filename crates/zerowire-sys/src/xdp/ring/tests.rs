@@ -31,15 +31,15 @@ impl Board {
     }
 
     fn shared(&self) -> SharedRing<u64> {
-        SharedRing::new(mapped(&self.file), LAYOUT, self.view.size()).expect("a ring")
+        SharedRing::new(mapped(&self.file), LAYOUT, self.view.entries.len()).expect("a ring")
     }
 
     fn entry(&self, index: u32) -> u64 {
-        self.view.read(index)
+        self.view.entries.read(index)
     }
 
     fn set_entry(&self, index: u32, value: u64) {
-        self.view.write(index, value);
+        self.view.entries.write(index, &value);
     }
 
     fn producer(&self) -> &AtomicU32 {
