@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use zerowire_guest::net::{FramePool, FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::Example;
 use zerowire_net::{PathMode, Policy, Server, VmConfig};
 use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::Endpoint;
+use zerowire_wire::vnet::Gso;
 
 /// Payload of a round, bytes.
 const ROUND_BYTES: usize = 64 << 20;
@@ -143,7 +143,7 @@ fn guest(path: &std::path::Path) -> (NetDriver<VhostUser>, Vec<QueuePair>, Guest
 
 fn pool(memory: &GuestMemory, case: &Case) -> FramePool {
     let example = Example {
-        kind: Kind::Tcp4,
+        kind: Gso::TcpV4,
         v6: false,
         tags: 0,
         options: 3,

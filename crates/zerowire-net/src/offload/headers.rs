@@ -4,12 +4,11 @@
 use thiserror::Error;
 use zerowire_wire::ethernet::{self, IPV4, IPV6};
 use zerowire_wire::ip::{IpError, TCP, UDP};
-use zerowire_wire::vnet::Fields;
+use zerowire_wire::vnet::{Fields, Gso};
 use zerowire_wire::{ipv4, ipv6, tcp, udp};
 
-use super::Kind;
 use crate::ETH_HEADER_BYTES;
-use crate::header::{GSO_TCPV4, GSO_TCPV6, GSO_UDP, MAX_TAGS};
+use crate::header::{GSO_UDP, MAX_TAGS};
 
 /// The most that the headers of a frame take, bytes. It covers Ethernet with two tags (22) and IPv4
 /// or TCP with all options (60 each). It also covers 114 bytes of IPv6 extension headers beside
@@ -31,7 +30,7 @@ pub enum HeadersError {
         /// The IP header's, or an extension header's that this code can't pass.
         protocol: u8,
         /// What the virtio-net header says.
-        kind: Kind,
+        kind: Gso,
     },
     /// An IP header that contradicts itself.
     #[error("an IP header that begins with {0:#04x}")]
@@ -73,7 +72,7 @@ impl Headers {
     ///
     /// # Errors
     /// The text says what is wrong.
-    pub fn find(head: &[u8], kind: Kind, start: u16, offset: u16) -> Result<Self, HeadersError> {
+    pub fn find(head: &[u8], kind: Gso, start: u16, offset: u16) -> Result<Self, HeadersError> {
         let head = &head[..head.len().min(HEADERS_BYTES)];
         let short = HeadersError::TooLong(head.len());
         let (ether_type, network_at) = ethernet::payload(head, MAX_TAGS).ok_or(short)?;
@@ -87,7 +86,7 @@ impl Headers {
         };
         let is_tcp = protocol == TCP;
         match (kind, protocol, v6) {
-            (Kind::Tcp4, TCP, false) | (Kind::Tcp6, TCP, true) | (Kind::Udp, UDP, _) => {}
+            (Gso::TcpV4, TCP, false) | (Gso::TcpV6, TCP, true) | (Gso::UdpL4, UDP, _) => {}
             _ => return Err(wrong(protocol)),
         }
         let transport_at = network_at + network_len;
@@ -102,7 +101,7 @@ impl Headers {
         if transport.len() < transport_len {
             return Err(short);
         }
-        let want = kind.checksum_offset();
+        let want = kind.checksum_at();
         if usize::from(start) != transport_at || offset != want {
             return Err(HeadersError::ChecksumPlace { start, offset, at: transport_at, want });
         }
@@ -120,11 +119,7 @@ impl Headers {
 pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersError> {
     let vnet = Fields::from_bytes(vnet);
     let gso = vnet.gso_kind();
-    let kind = match gso {
-        GSO_TCPV4 => Kind::Tcp4,
-        GSO_TCPV6 => Kind::Tcp6,
-        _ => Kind::Udp,
-    };
+    let kind = Gso::of(gso).unwrap_or(Gso::UdpL4);
     let headers = Headers::find(frame, kind, vnet.csum_start, vnet.csum_offset)?;
     // Fragments are cut from the transport header on, by gso_size as well; over IPv6 each has a
     // header of its own (RFC 8200 §4.5).

@@ -33,7 +33,7 @@ pub mod testing;
 pub use checksum::{Checksum, add_guest};
 pub use headers::{HEADERS_BYTES, Headers, HeadersError, longest_segment};
 pub use payload::Cursor;
-pub use request::{Kind, Request};
+pub use request::Request;
 pub use segment::{SegmentError, Segmenter, complete};
 
 #[cfg(doc)]

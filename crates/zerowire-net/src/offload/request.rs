@@ -1,29 +1,6 @@
 //! What the virtio-net header of a frame asks for.
 
-use zerowire_wire::vnet::{Fields, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
-use zerowire_wire::{tcp, udp};
-
-/// What is cut into segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `VIRTIO_NET_HDR_GSO_TCPV4`
-    Tcp4,
-    /// `VIRTIO_NET_HDR_GSO_TCPV6`
-    Tcp6,
-    /// `VIRTIO_NET_HDR_GSO_UDP_L4`, over either version of IP.
-    Udp,
-}
-
-impl Kind {
-    /// Where the transport's checksum field lies, bytes behind its header's begin (RFC 9293 §3.1,
-    /// RFC 768).
-    pub fn checksum_offset(self) -> u16 {
-        match self {
-            Self::Tcp4 | Self::Tcp6 => tcp::CHECKSUM_AT as u16,
-            Self::Udp => udp::CHECKSUM_AT as u16,
-        }
-    }
-}
+use zerowire_wire::vnet::{Fields, GSO_NONE, Gso};
 
 /// What a frame needs before it can go on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +18,7 @@ pub enum Request {
     /// Segments of `size` bytes of payload, each with its own checksum.
     Segments {
         /// Of what.
-        kind: Kind,
+        kind: Gso,
         /// `gso_size`, bytes.
         size: u16,
         /// `csum_start`
@@ -61,10 +38,7 @@ impl Request {
         let kind = match vnet.gso_kind() {
             GSO_NONE if vnet.is_plain() => return Some(Self::Plain),
             GSO_NONE => return Some(Self::Checksum { start, offset }),
-            GSO_TCPV4 => Kind::Tcp4,
-            GSO_TCPV6 => Kind::Tcp6,
-            GSO_UDP_L4 => Kind::Udp,
-            _ => return None,
+            kind => Gso::of(kind)?,
         };
         Some(Self::Segments { kind, size, start, offset })
     }
@@ -79,7 +53,7 @@ mod tests {
         let header = |flags, gso| [flags, gso, 54, 0, 0xa8, 5, 34, 0, 16, 0];
         assert_eq!(Request::read(&header(0, 0)), Some(Request::Plain));
         assert_eq!(Request::read(&header(1, 0)), Some(Request::Checksum { start: 34, offset: 16 }));
-        for (gso, kind) in [(1, Kind::Tcp4), (0x81, Kind::Tcp4), (4, Kind::Tcp6), (5, Kind::Udp)] {
+        for (gso, kind) in [(1, Gso::TcpV4), (0x81, Gso::TcpV4), (4, Gso::TcpV6), (5, Gso::UdpL4)] {
             let segments = Request::Segments { kind, size: 1448, start: 34, offset: 16 };
             assert_eq!(Request::read(&header(1, gso)), Some(segments));
         }

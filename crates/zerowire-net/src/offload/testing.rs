@@ -2,15 +2,16 @@
 //! of one frame through the code, and an independent model that takes nothing from it.
 
 use zerowire_vhost::memory::Segment;
+use zerowire_wire::vnet::Gso;
 
-use super::{Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, add_guest, complete};
+use super::{Checksum, Cursor, HEADERS_BYTES, Headers, Request, Segmenter, add_guest, complete};
 use crate::header;
 
 /// A frame as a guest's stack would make it.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// What it asks for.
-    pub kind: Kind,
+    pub kind: Gso,
     /// Over IPv6.
     pub v6: bool,
     /// VLAN tags, 0 to 2.
@@ -27,7 +28,7 @@ pub struct Example {
 
 impl Example {
     fn tcp(&self) -> bool {
-        self.kind != Kind::Udp
+        self.kind != Gso::UdpL4
     }
 
     fn ip_options(&self) -> usize {
@@ -51,13 +52,8 @@ impl Example {
 
     /// The virtio-net header, without `num_buffers`.
     pub fn header(&self, size: u16) -> [u8; 10] {
-        let gso = match self.kind {
-            Kind::Tcp4 => header::GSO_TCPV4,
-            Kind::Tcp6 => header::GSO_TCPV6,
-            Kind::Udp => header::GSO_UDP_L4,
-        };
-        let mut h = [header::NEEDS_CSUM, gso, 0, 0, 0, 0, 0, 0, 0, 0];
-        let words = [self.payload_at() as u16, size, self.transport_at() as u16, self.kind.checksum_offset()];
+        let mut h = [header::NEEDS_CSUM, self.kind as u8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let words = [self.payload_at() as u16, size, self.transport_at() as u16, self.kind.checksum_at()];
         for (to, word) in h[2..].chunks_exact_mut(2).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -105,7 +101,7 @@ impl Example {
             f.extend([0, 0]);
         }
         f.extend((0..self.payload).map(|_| random()));
-        let field = self.transport_at() + usize::from(self.kind.checksum_offset());
+        let field = self.transport_at() + usize::from(self.kind.checksum_at());
         let pseudo = sum(&self.pseudo(&f, transport_len), 0);
         f[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
         f
@@ -125,7 +121,7 @@ impl Example {
     pub fn checksum(&self, frame: &[u8]) -> u16 {
         let at = self.transport_at();
         let mut transport = frame[at..].to_vec();
-        let field = usize::from(self.kind.checksum_offset());
+        let field = usize::from(self.kind.checksum_at());
         transport[field..field + 2].fill(0);
         let pseudo = sum(&self.pseudo(frame, transport.len()), 0);
         match !sum(&transport, u32::from(pseudo)) {
@@ -185,7 +181,7 @@ pub fn naive(frame: &[u8], example: &Example, size: usize) -> Vec<Vec<u8>> {
         if example.tcp() && checksum == 0xffff {
             checksum = 0;
         }
-        let field = transport + usize::from(example.kind.checksum_offset());
+        let field = transport + usize::from(example.kind.checksum_at());
         f[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
         f
     });

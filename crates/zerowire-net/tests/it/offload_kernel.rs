@@ -2,11 +2,11 @@
 //! packet socket gives it frames with a virtio-net header for an interface that takes no offloads.
 
 use crate::support::{Peer, in_netns};
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::{Example, cut};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::lab::{Offload, set_offload};
 use zerowire_testkit::net::veth::veth;
+use zerowire_wire::vnet::Gso;
 
 /// A pair of interfaces that the kernel has to do everything for, and both ends of it.
 fn bare() -> (Peer, Peer) {
@@ -50,7 +50,7 @@ fn segments_are_the_kernels_byte_by_byte() {
     in_netns(|| {
         let mut ends = bare();
         let mut frames = 0;
-        for (kind, v6) in [(Kind::Tcp4, false), (Kind::Tcp6, true), (Kind::Udp, false), (Kind::Udp, true)] {
+        for (kind, v6) in [(Gso::TcpV4, false), (Gso::TcpV6, true), (Gso::UdpL4, false), (Gso::UdpL4, true)] {
             for (n, (size, payload)) in [
                 (1420, 60_000),
                 (1400, 1401),
@@ -69,7 +69,7 @@ fn segments_are_the_kernels_byte_by_byte() {
             {
                 // The kernel makes 128 segments of UDP at most (include/linux/udp.h,
                 // `UDP_MAX_SEGMENTS`).
-                if kind == Kind::Udp && payload / usize::from(size) > 120 {
+                if kind == Gso::UdpL4 && payload / usize::from(size) > 120 {
                     continue;
                 }
                 let example = Example {
@@ -83,7 +83,7 @@ fn segments_are_the_kernels_byte_by_byte() {
                 };
                 // CWR in the kernel is for frames that say so.
                 let mut header = example.header(size);
-                if kind != Kind::Udp && example.flags & 0x80 != 0 {
+                if kind != Gso::UdpL4 && example.flags & 0x80 != 0 {
                     header[1] |= 0x80;
                 }
                 frames += compare(&mut ends, header, &example.frame(), &example);
@@ -99,10 +99,10 @@ fn checksums_are_the_kernels() {
     in_netns(|| {
         let mut ends = bare();
         for n in 0..300u32 {
-            let kind = [Kind::Tcp4, Kind::Tcp6, Kind::Udp][n as usize % 3];
+            let kind = [Gso::TcpV4, Gso::TcpV6, Gso::UdpL4][n as usize % 3];
             let example = Example {
                 kind,
-                v6: kind == Kind::Tcp6,
+                v6: kind == Gso::TcpV6,
                 tags: n as usize / 3 % 3,
                 options: 0,
                 flags: 0x10,
@@ -121,7 +121,7 @@ fn checksums_are_the_kernels() {
 fn segments_behind_extension_headers_are_the_kernels() {
     in_netns(|| {
         let mut ends = bare();
-        for kind in [Kind::Tcp6, Kind::Udp] {
+        for kind in [Gso::TcpV6, Gso::UdpL4] {
             let example =
                 Example { kind, v6: true, tags: 0, options: 0, flags: 0x18, payload: 9000, seed: 5 };
             let mut frame = example.frame();

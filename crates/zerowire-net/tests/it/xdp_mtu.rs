@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::support::frames::{frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions, VirtioNetHdr};
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::{Example, naive};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
+use zerowire_wire::vnet::Gso;
 
 /// What a frame has beyond the MTU at most: an Ethernet header and a VLAN tag (net/core/dev.c,
 /// `is_skb_forwardable`).
@@ -215,7 +215,7 @@ fn segments_longer_than_a_smaller_mtu_are_counted() {
     in_netns(|| {
         let mut scene = Scene::start(1);
         let example =
-            Example { kind: Kind::Tcp4, v6: false, tags: 0, options: 0, flags: 0x10, payload: 6000, seed: 1 };
+            Example { kind: Gso::TcpV4, v6: false, tags: 0, options: 0, flags: 0x10, payload: 6000, seed: 1 };
         let segments = |size: u16| {
             let mut bytes = [0; 12];
             bytes[..10].copy_from_slice(&example.header(size));

@@ -10,18 +10,18 @@ use crate::support::frames::{GUEST_MAC, HOST_MAC, frame};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, OFFLOADS, VirtioNetHdr};
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::{Example, naive};
 use zerowire_net::{PathMode, Policy};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
+use zerowire_wire::vnet::Gso;
 
 const ON: &str = "xdp:v0,mode=copy,offloads=on";
 
-const KINDS: [(Kind, bool); 4] =
-    [(Kind::Tcp4, false), (Kind::Tcp6, true), (Kind::Udp, false), (Kind::Udp, true)];
+const KINDS: [(Gso, bool); 4] =
+    [(Gso::TcpV4, false), (Gso::TcpV6, true), (Gso::UdpL4, false), (Gso::UdpL4, true)];
 
-fn example((kind, v6): (Kind, bool), payload: usize, seed: u32) -> Example {
+fn example((kind, v6): (Gso, bool), payload: usize, seed: u32) -> Example {
     Example {
         kind,
         v6,
@@ -159,7 +159,7 @@ fn checksums_are_completed_in_frames_of_every_length() {
                     guest.send(0, &sent);
                     for (e, (_, bytes)) in some.iter().zip(&sent) {
                         let mut want = bytes.clone();
-                        let field = e.transport_at() + usize::from(e.kind.checksum_offset());
+                        let field = e.transport_at() + usize::from(e.kind.checksum_at());
                         want[field..field + 2].copy_from_slice(&e.checksum(bytes).to_be_bytes());
                         expect(peer, &[want], e);
                     }
@@ -278,7 +278,7 @@ fn a_real_receiver_takes_the_datagrams() {
             let socket = UdpSocket::bind(at).expect("a socket");
             socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             for (size, len) in [(1371, 40_001), (0, 1234), (100, 5_555)] {
-                let e = Example { tags: 0, options: 0, ..example((Kind::Udp, v6), len, len as u32) };
+                let e = Example { tags: 0, options: 0, ..example((Gso::UdpL4, v6), len, len as u32) };
                 let bytes = e.frame();
                 let asked = if size == 0 { checksum_only(&e) } else { header(&e, size as u16) };
                 guest.send(0, &[(asked, bytes.clone())]);
@@ -289,7 +289,7 @@ fn a_real_receiver_takes_the_datagrams() {
                     assert!(got[..n] == *want, "{n} of {} bytes", want.len());
                 }
             }
-            let wrong = example((Kind::Udp, v6), 100, 0);
+            let wrong = example((Gso::UdpL4, v6), 100, 0);
             let wrong = Example { tags: 0, options: 0, ..wrong };
             // The control: without the field completed, nothing arrives.
             guest.send(0, &[(VirtioNetHdr::default(), wrong.frame())]);
@@ -415,7 +415,7 @@ fn hostile_fields_cost_their_frame_only() {
             guest.send(0, &[(good, bytes)]);
             dropped += 1;
         }
-        let six = Example { kind: Kind::Tcp6, v6: true, ..e };
+        let six = Example { kind: Gso::TcpV6, v6: true, ..e };
         for next in [44, 50, 51, 0] {
             let mut bytes = six.frame();
             // Where it is one that can be passed, the next ones lead nowhere.

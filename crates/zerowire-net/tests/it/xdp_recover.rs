@@ -8,12 +8,12 @@ use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::Example;
 use zerowire_net::{PathMode, Policy};
 use zerowire_sys::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{veth, veth_for_who_waits};
+use zerowire_wire::vnet::Gso;
 
 fn short_buffers(buffer_len: u32) -> NetOptions {
     let mode = RxMode::Mergeable { buffer_len };
@@ -188,7 +188,7 @@ fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
             guest.send_plain(&all);
             // Ten segments.
             let e = Example {
-                kind: Kind::Tcp4,
+                kind: Gso::TcpV4,
                 v6: false,
                 tags: 0,
                 options: 0,

@@ -10,11 +10,11 @@ use crate::support::pair::{
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire::ledger::Totals;
 use zerowire_net::PathMode;
-use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::Example;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_vhost::ring::inflight::{InflightRegion, Tracker};
+use zerowire_wire::vnet::Gso;
 
 /// A buffer is kept for a frame of the slab that turns out to be longer.
 #[test]
@@ -100,7 +100,7 @@ fn a_long_frame_is_marked_and_counted_in_the_turn_in_which_it_begins_to_go_out()
         }
         // The frame that waits is a long one now, of more pieces than there are places.
         let example = Example {
-            kind: Kind::Tcp4,
+            kind: Gso::TcpV4,
             v6: false,
             tags: 0,
             options: 0,

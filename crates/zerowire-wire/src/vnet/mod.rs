@@ -106,8 +106,21 @@ pub enum Gso {
 }
 
 impl Gso {
-    /// Place of the checksum in the transport header, which include/linux/virtio_net.h demands.
-    const fn checksum_at(self) -> u16 {
+    /// What this `gso_type`, without [`GSO_ECN`], says. None where it says another thing.
+    #[inline]
+    pub const fn of(gso_type: u8) -> Option<Self> {
+        match gso_type {
+            GSO_TCPV4 => Some(Self::TcpV4),
+            GSO_TCPV6 => Some(Self::TcpV6),
+            GSO_UDP_L4 => Some(Self::UdpL4),
+            _ => None,
+        }
+    }
+
+    /// Place of the checksum in the transport header, bytes, which include/linux/virtio_net.h
+    /// demands.
+    #[inline]
+    pub const fn checksum_at(self) -> u16 {
         match self {
             Self::TcpV4 | Self::TcpV6 => tcp::CHECKSUM_AT as u16,
             Self::UdpL4 => udp::CHECKSUM_AT as u16,

@@ -37,18 +37,18 @@ fn tcp(words: u8) -> Vec<u8> {
 
 #[test]
 fn headers_are_found() {
-    let found = |f: &[u8], kind, start| Headers::find(f, kind, start, Kind::checksum_offset(kind));
+    let found = |f: &[u8], kind, start| Headers::find(f, kind, start, Gso::checksum_at(kind));
     let at = |network_at, transport_at, payload_at, v6, tcp| {
         Ok(Headers { network_at, transport_at, payload_at, v6, tcp })
     };
     let f = ethernet(0, IPV4, &ipv4(TCP, 0, 0x4000, &tcp(8)));
-    assert_eq!(found(&f, Kind::Tcp4, 34), at(14, 34, 66, false, true));
+    assert_eq!(found(&f, Gso::TcpV4, 34), at(14, 34, 66, false, true));
     let f = ethernet(2, IPV4, &ipv4(UDP, 10, 0, &[0; 8]));
-    assert_eq!(found(&f, Kind::Udp, 82), at(22, 82, 90, false, false));
+    assert_eq!(found(&f, Gso::UdpL4, 82), at(22, 82, 90, false, false));
     let f = ethernet(1, IPV6, &ipv6(&[TCP], &tcp(15)));
-    assert_eq!(found(&f, Kind::Tcp6, 58), at(18, 58, 118, true, true));
+    assert_eq!(found(&f, Gso::TcpV6, 58), at(18, 58, 118, true, true));
     let f = ethernet(0, IPV6, &ipv6(&[0, 43, 60, UDP], &[0; 30]));
-    assert_eq!(found(&f, Kind::Udp, 78), at(14, 78, 86, true, false));
+    assert_eq!(found(&f, Gso::UdpL4, 78), at(14, 78, 86, true, false));
 }
 
 #[test]
@@ -56,35 +56,35 @@ fn each_wrong_header_is_named() {
     use HeadersError::*;
     let good = ethernet(0, IPV4, &ipv4(TCP, 0, 0, &tcp(5)));
     let find = |f: &[u8], kind| Headers::find(f, kind, 34, 16);
-    assert!(find(&good, Kind::Tcp4).is_ok());
+    assert!(find(&good, Gso::TcpV4).is_ok());
     for len in 0..54 {
-        assert!(matches!(find(&good[..len], Kind::Tcp4), Err(TooLong(_))), "{len}");
+        assert!(matches!(find(&good[..len], Gso::TcpV4), Err(TooLong(_))), "{len}");
     }
     let protocol = |ether_type, protocol, kind| Err(Protocol { ether_type, protocol, kind });
-    assert_eq!(find(&good, Kind::Tcp6), protocol(IPV4, TCP, Kind::Tcp6));
-    assert_eq!(find(&good, Kind::Udp), protocol(IPV4, TCP, Kind::Udp));
-    assert_eq!(find(&ethernet(3, IPV4, &good[14..]), Kind::Tcp4), protocol(0x8100, 0, Kind::Tcp4));
+    assert_eq!(find(&good, Gso::TcpV6), protocol(IPV4, TCP, Gso::TcpV6));
+    assert_eq!(find(&good, Gso::UdpL4), protocol(IPV4, TCP, Gso::UdpL4));
+    assert_eq!(find(&ethernet(3, IPV4, &good[14..]), Gso::TcpV4), protocol(0x8100, 0, Gso::TcpV4));
     let with = |words, fragment| ethernet(0, IPV4, &ipv4(TCP, 0, fragment, &tcp(words)));
-    assert_eq!(find(&with(5, 0x2000), Kind::Tcp4), Err(Fragment));
-    assert_eq!(find(&with(5, 1), Kind::Tcp4), Err(Fragment));
-    assert_eq!(find(&with(4, 0), Kind::Tcp4), Err(TcpLength(16)));
+    assert_eq!(find(&with(5, 0x2000), Gso::TcpV4), Err(Fragment));
+    assert_eq!(find(&with(5, 1), Gso::TcpV4), Err(Fragment));
+    assert_eq!(find(&with(4, 0), Gso::TcpV4), Err(TcpLength(16)));
     let mut odd = good.clone();
     odd[14] = 0x44;
-    assert_eq!(find(&odd, Kind::Tcp4), Err(Version(0x44)));
+    assert_eq!(find(&odd, Gso::TcpV4), Err(Version(0x44)));
     odd[14] = 0x65;
-    assert_eq!(find(&odd, Kind::Tcp4), Err(Version(0x65)));
+    assert_eq!(find(&odd, Gso::TcpV4), Err(Version(0x65)));
     for (start, offset) in [(33, 16), (34, 17), (34, 6), (54, 16)] {
-        let e = Headers::find(&good, Kind::Tcp4, start, offset);
+        let e = Headers::find(&good, Gso::TcpV4, start, offset);
         assert_eq!(e, Err(ChecksumPlace { start, offset, at: 34, want: 16 }));
     }
     // A fragment header, and one that nobody knows.
     for next in [44, 200] {
         let f = ethernet(0, IPV6, &ipv6(&[0, next], &[0; 100]));
-        assert_eq!(find(&f, Kind::Tcp6), protocol(IPV6, next, Kind::Tcp6));
+        assert_eq!(find(&f, Gso::TcpV6), protocol(IPV6, next, Gso::TcpV6));
     }
     // Extension headers that go on beyond the bytes that are searched.
     let f = ethernet(0, IPV6, &ipv6(&[60; 40], &[60; 400]));
-    assert!(matches!(find(&f, Kind::Tcp6), Err(TooLong(_))));
+    assert!(matches!(find(&f, Gso::TcpV6), Err(TooLong(_))));
 }
 
 proptest! {
@@ -94,14 +94,14 @@ proptest! {
     fn headers_lie_one_behind_the_other_within_the_frame(
         start in prop_oneof![4 => Just((0, IPV4, 0x45)), 4 => Just((1, IPV6, 0x60)), 1 => Just((2, 0x1234, 7))],
         body in prop::collection::vec((0usize..5, any::<u8>()), 0..300),
-        kind in prop_oneof![Just(Kind::Tcp4), Just(Kind::Tcp6), Just(Kind::Udp)],
+        kind in prop_oneof![Just(Gso::TcpV4), Just(Gso::TcpV6), Just(Gso::UdpL4)],
         csum_start in 30u16..90,
     ) {
         let (tags, ether_type, first) = start;
         let mut f = ethernet(tags, ether_type, &[first]);
         // One byte in five is any.
         f.extend(body.into_iter().map(|(kind, any)| *[6, 17, 0, 0x80].get(kind).unwrap_or(&any)));
-        if let Ok(h) = Headers::find(&f, kind, csum_start, kind.checksum_offset()) {
+        if let Ok(h) = Headers::find(&f, kind, csum_start, kind.checksum_at()) {
             prop_assert!(h.network_at >= 14 && h.transport_at >= h.network_at + 20);
             prop_assert!(h.payload_at >= h.transport_at + 8);
             prop_assert!(h.payload_at <= f.len().min(HEADERS_BYTES));

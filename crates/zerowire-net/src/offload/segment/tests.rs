@@ -1,15 +1,15 @@
 use proptest::prelude::*;
+use zerowire_wire::vnet::Gso;
 
 use super::super::testing::{Example, cut, naive, segments_of};
 use super::*;
-use crate::offload::Kind;
 
 fn examples() -> impl Strategy<Value = Example> {
-    let kinds = prop_oneof![Just(Kind::Tcp4), Just(Kind::Tcp6), Just(Kind::Udp)];
+    let kinds = prop_oneof![Just(Gso::TcpV4), Just(Gso::TcpV6), Just(Gso::UdpL4)];
     (kinds, any::<bool>(), 0usize..3, 0usize..11, any::<u8>(), 0usize..9000, any::<u32>()).prop_map(
         |(kind, v6, tags, options, flags, payload, seed)| Example {
             kind,
-            v6: kind == Kind::Tcp6 || v6 && kind == Kind::Udp,
+            v6: kind == Gso::TcpV6 || v6 && kind == Gso::UdpL4,
             tags,
             options,
             flags,
@@ -21,10 +21,10 @@ fn examples() -> impl Strategy<Value = Example> {
 
 #[test]
 fn a_long_frame_becomes_what_the_model_says() {
-    for kind in [Kind::Tcp4, Kind::Tcp6, Kind::Udp] {
+    for kind in [Gso::TcpV4, Gso::TcpV6, Gso::UdpL4] {
         let example = Example {
             kind,
-            v6: kind == Kind::Tcp6,
+            v6: kind == Gso::TcpV6,
             tags: 0,
             options: 3,
             flags: 0xff,
@@ -34,7 +34,7 @@ fn a_long_frame_becomes_what_the_model_says() {
         let frames = cut(&example.header(1400), &example.frame(), 1518, 1).expect("segments");
         assert_eq!(frames.len(), 43);
         assert!(frames == naive(&example.frame(), &example, 1400));
-        if kind != Kind::Udp {
+        if kind != Gso::UdpL4 {
             let flags = |i: usize| frames[i][example.transport_at() + 13];
             assert_eq!([flags(0), flags(1), flags(41), flags(42)], [0xf6, 0x76, 0x76, 0x7f]);
         }
@@ -44,9 +44,9 @@ fn a_long_frame_becomes_what_the_model_says() {
 #[test]
 fn sizes_that_do_not_fit_are_refused() {
     let example =
-        Example { kind: Kind::Tcp4, v6: false, tags: 0, options: 0, flags: 0x10, payload: 5000, seed: 2 };
+        Example { kind: Gso::TcpV4, v6: false, tags: 0, options: 0, flags: 0x10, payload: 5000, seed: 2 };
     let frame = example.frame();
-    let headers = Headers::find(&frame[..100], Kind::Tcp4, 34, 16).expect("headers");
+    let headers = Headers::find(&frame[..100], Gso::TcpV4, 34, 16).expect("headers");
     let new = |len, size, longest| Segmenter::new(&frame[..100], len, headers, size, longest);
     assert!(new(5054, 1464, 1518).is_ok());
     let long = SegmentError::TooLong { size: 1465, headers: 54, longest: 1518 };
@@ -66,7 +66,7 @@ fn sizes_that_do_not_fit_are_refused() {
 #[test]
 fn a_checksum_is_completed_where_it_is_asked_for() {
     let example =
-        Example { kind: Kind::Udp, v6: false, tags: 1, options: 2, flags: 0, payload: 777, seed: 3 };
+        Example { kind: Gso::UdpL4, v6: false, tags: 1, options: 2, flags: 0, payload: 777, seed: 3 };
     let mut frame = example.frame();
     let start = example.transport_at();
     let want = example.checksum(&frame);
@@ -96,7 +96,7 @@ proptest! {
                     prop_assert!(frames == naive(&frame, &example, usize::from(size)));
                 } else {
                     prop_assert_eq!(frames.len(), 1);
-                    let field = example.transport_at() + usize::from(example.kind.checksum_offset());
+                    let field = example.transport_at() + usize::from(example.kind.checksum_at());
                     prop_assert_eq!(&frames[0][field..field + 2], &example.checksum(&frame).to_be_bytes());
                     prop_assert_eq!(&frames[0][..field], &frame[..field]);
                     prop_assert_eq!(&frames[0][field + 2..], &frame[field + 2..]);

@@ -19,7 +19,7 @@ use zerowire_wire::vnet::Fields;
 
 use super::PacketError;
 use super::handed::{PacketSockets, PacketVerb};
-use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, headers_len};
+use crate::header::{GSO_NONE, headers_len};
 use crate::transmit::TxFrame;
 
 /// Places in the ring: as many frames may be under way. They take 17 MiB of the kernel's memory.
@@ -151,10 +151,8 @@ pub(super) fn vnet(private: &[u8], header_len: usize) -> Option<VnetHeader> {
     let gso = match fields.gso_type {
         GSO_NONE if fields.is_plain() => return Some(VnetHeader::NONE),
         GSO_NONE => return Some(VnetHeader::checksum(start, offset)),
-        GSO_TCPV4 => Gso::TcpV4,
-        GSO_TCPV6 => Gso::TcpV6,
-        GSO_UDP_L4 => Gso::UdpL4,
-        _ => return None,
+        // None with ECN, which a ring can't say: its flag stands in the type.
+        kind => Gso::of(kind)?,
     };
     let headers = u16::try_from(headers_len(private, header_len)?).ok()?;
     VnetHeader::segments(gso, headers, size, start, offset).ok()
