@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::errno;
 use super::{Finding, Group, Job, Subject, Todo};
 use zerowire_sys::packet::{self, Geometry, Version, set_ring, set_transmit_ring};
+use zerowire_sys::socket::set_int;
 
 /// Bytes of a virtio-net header, num_buffers included (virtio 1.3 §5.1.6).
 const HEADER_BYTES: i32 = 12;
@@ -48,7 +49,7 @@ fn make_ring() -> Result<(), PacketStage> {
 /// Makes a socket with virtio-net headers and a receive ring, bound to nothing as well.
 fn make_port() -> Result<(), PacketStage> {
     let socket = raw_socket()?;
-    let set = |option, value| packet::set(socket.as_fd(), libc::SOL_PACKET, option, value);
+    let set = |option, value| set_int(&socket, libc::SOL_PACKET, option, value);
     set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| PacketStage::Header(errno::number(e)))?;
     set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)
         .and_then(|()| set_ring(socket.as_fd(), SLOTS * SLOT_BYTES, SLOT_BYTES, SLOTS))

@@ -69,11 +69,6 @@ pub fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
 }
 
-/// Sets an option that is a number.
-pub fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
-    set_int(socket, level, option, value)
-}
-
 /// The socket gets frames with a tag only, or without one only.
 pub fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
     // Of a frame that passes all bytes are kept, of another one none.
@@ -103,7 +98,7 @@ pub fn filter_for_good(socket: BorrowedFd<'_>, of: Option<(u32, bool)>) -> io::R
         step(RETURN, 0, 0, 0),
     ];
     attach_filter(socket, &mut program)?;
-    set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)
+    set_int(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)
 }
 
 /// Gives the socket a receive ring of `slots` slots, in blocks of `block_bytes`, or none.
@@ -124,7 +119,7 @@ pub fn set_ring(
 
 /// Gives the socket, which has no ring yet, a transmit ring.
 pub fn set_transmit_ring(socket: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
-    set(socket, libc::SOL_PACKET, PACKET_VERSION, geometry.version().number())?;
+    set_int(socket, libc::SOL_PACKET, PACKET_VERSION, geometry.version().number())?;
     values::PACKET_TX_RING.set(socket, &geometry.request())
 }
 
@@ -132,17 +127,6 @@ pub fn set_transmit_ring(socket: BorrowedFd<'_>, geometry: &Geometry) -> io::Res
 /// still has frames of it.
 pub fn end_transmit_ring(socket: BorrowedFd<'_>) -> io::Result<()> {
     values::PACKET_TX_RING.set(socket, &PlainData::zeroed())
-}
-
-/// Bytes of the first frame of the receive queue; 0 where there is none.
-pub fn next_bytes(socket: BorrowedFd<'_>) -> usize {
-    // `packet_ioctl` has it as SIOCINQ, which is the same number.
-    rustix::io::ioctl_fionread(socket).map_or(0, |n| n as usize)
-}
-
-/// Takes the error that the socket has met since the last call.
-pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
-    rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
 }
 
 /// An interface, and a protocol as it stands in a frame.

@@ -19,8 +19,9 @@ use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
+use super::set_ring;
 use super::slots::SlotMap;
-use super::{set, set_ring};
+use crate::socket::set_int;
 
 /// Places for frames. A full ring is 2 MiB of the kernel's memory, which no limit of the user
 /// counts.
@@ -80,7 +81,7 @@ impl Slots {
     /// # Errors
     /// What setsockopt(2) says.
     pub fn set_up(socket: BorrowedFd<'_>) -> io::Result<()> {
-        let of_packet = |option, value| set(socket, libc::SOL_PACKET, option, value);
+        let of_packet = |option, value| set_int(socket, libc::SOL_PACKET, option, value);
         of_packet(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
         // Any number but 0.
         of_packet(libc::PACKET_COPY_THRESH, 1)?;

@@ -10,6 +10,8 @@ pub mod vsock;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::net::sockopt;
+
 use crate::ioctl;
 
 pub use messages::{Message, Messages, Received, peek_message, receive, send, send_parts, send_range};
@@ -25,9 +27,12 @@ const SK_MEMINFO_SNDBUF: usize = 3;
 const SK_MEMINFO_WMEM_QUEUED: usize = 5;
 const SK_MEMINFO_OPTMEM: usize = 6;
 
-/// The number that tells the open socket from all others (SO_COOKIE); it is never used twice.
-pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
-    Ok(rustix::net::sockopt::socket_cookie(socket)?)
+/// Lets `bytes` be on their way out of a socket (SO_SNDBUF). Without CAP_NET_ADMIN
+/// net.core.wmem_max bounds it.
+pub fn ask_send_buffer(socket: impl AsFd, bytes: usize) {
+    if sockopt::set_socket_send_buffer_size_force(&socket, bytes).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(&socket, bytes);
+    }
 }
 
 /// Binds a socket to the interface of this number, for good where CAP_NET_RAW is missing.

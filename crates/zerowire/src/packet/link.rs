@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::error::OpenError;
 use super::options::PacketOptions;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
+use zerowire_sys::socket::set_int;
 use zerowire_sys::{netdevice, packet as sys};
 use zerowire_wire::ethernet::{self, TAG_BYTES as VLAN_TAG_BYTES};
 use zerowire_wire::vnet::VnetHeader;
@@ -225,19 +226,9 @@ pub(super) fn configure(socket: BorrowedFd<'_>, options: &PacketOptions) -> Resu
     ];
     for (on, number, option) in switches {
         if on {
-            sys::set(socket, libc::SOL_PACKET, number, 1)
+            set_int(socket, libc::SOL_PACKET, number, 1)
                 .map_err(|cause| OpenError::Option { option, cause })?;
         }
     }
     Ok(())
-}
-
-/// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer. Without
-/// CAP_NET_ADMIN net.core.wmem_max bounds it, and the kernel takes fewer frames at once.
-pub(super) fn send_buffer(socket: BorrowedFd<'_>, bytes: usize) {
-    let bytes = bytes.min(1 << 30) as i32;
-    let set = |option| sys::set(socket, libc::SOL_SOCKET, option, bytes);
-    if set(libc::SO_SNDBUFFORCE).is_err() {
-        let _ = set(libc::SO_SNDBUF);
-    }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use zerowire_sys::packet::take_error;
+use rustix::net::sockopt::socket_error;
 use zerowire_sys::syscall::epoll_wait;
 
 use super::handed::{HEADER_BYTES, PacketSockets, PacketVerb};
@@ -297,7 +297,7 @@ impl Link {
     #[cold]
     pub(super) fn look_behind_ring(&mut self) {
         self.note_missed(self.untagged.missed());
-        if take_error(self.untagged.as_fd()).is_err() {
+        if socket_error(&self.untagged) != Ok(Ok(())) {
             self.look();
         }
     }

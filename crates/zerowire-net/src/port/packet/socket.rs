@@ -12,7 +12,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::ioctl_fionread;
 use thiserror::Error;
+use zerowire_sys::socket::set_int;
 use zerowire_sys::{netdevice, packet as sys};
 
 use super::handed::{HEADER_BYTES, PacketVerb};
@@ -164,8 +166,7 @@ impl PacketSocket {
         if frames != Frames::Nothing {
             sys::filter_by_tag(fd.as_fd(), tagged).map_err(system("SO_ATTACH_FILTER"))?;
         }
-        let set =
-            |option, value, name| sys::set(fd.as_fd(), libc::SOL_PACKET, option, value).map_err(system(name));
+        let set = |option, value, name| set_int(&fd, libc::SOL_PACKET, option, value).map_err(system(name));
         // A port doesn't tap the wire: what this host sends there is not for the guest.
         set(libc::PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING")?;
         if tagged {
@@ -219,14 +220,14 @@ impl PacketSocket {
             return done.map_err(PacketError::Keeper);
         }
         let interface = self.interface.clone();
-        sys::set(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, header_bytes as i32)
+        set_int(&self.fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, header_bytes as i32)
             .map_err(|cause| PacketError::Kernel { interface, header_bytes, cause })
     }
 
     /// Lets more wait in the kernel than a socket usually may. Without CAP_NET_ADMIN the system's
     /// limits hold; the text says what that means.
     pub fn enlarge_buffers(&self) -> Option<String> {
-        let set = |option| sys::set(self.fd.as_fd(), libc::SOL_SOCKET, option, BUFFER_BYTES);
+        let set = |option| set_int(&self.fd, libc::SOL_SOCKET, option, BUFFER_BYTES);
         let mut short = false;
         for (force, ask) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
         {
@@ -353,7 +354,8 @@ impl PacketSocket {
 
     /// Whether a frame waits in the socket's receive queue.
     pub fn has_queued(&self) -> bool {
-        sys::next_bytes(self.fd.as_fd()) > 0
+        // SIOCINQ of a packet socket, which is the same number.
+        ioctl_fionread(&self.fd).is_ok_and(|bytes| bytes > 0)
     }
 
     /// What frames pass by, as a file.

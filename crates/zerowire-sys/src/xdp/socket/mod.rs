@@ -251,14 +251,6 @@ impl Socket {
             transmit_empty: s.tx_ring_empty_descs.unwrap_or(0),
         })
     }
-
-    /// Bytes that frames may take in the kernel while they are on their way (`SO_SNDBUF`): best
-    /// effort.
-    pub fn ask_send_buffer(&self, bytes: usize) {
-        if sockopt::set_socket_send_buffer_size_force(&*self.socket, bytes).is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(&*self.socket, bytes);
-        }
-    }
 }
 
 impl Drop for Socket {

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use zerowire_sys::packet::{Geometry, TransmitRing, Version, end_transmit_ring, set_transmit_ring};
+use zerowire_sys::socket::ask_send_buffer;
 
 use super::super::error::OpenError;
 use super::super::link::{self, PacketLink};
@@ -17,9 +18,10 @@ use super::slots::RingSlots;
 /// of the frame).
 const OVERHEAD_BYTES: usize = 2048;
 
-/// Lets all frames of a ring be in flight.
+/// Lets all frames of a ring be in flight: they bound that, not the socket's buffer.
 fn make_room(socket: BorrowedFd<'_>, geometry: &Geometry) {
-    link::send_buffer(socket, geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES));
+    let bytes = geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES);
+    ask_send_buffer(socket, bytes.min(1 << 30));
 }
 
 impl PacketRing {

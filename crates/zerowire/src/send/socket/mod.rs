@@ -27,6 +27,7 @@ use super::segment::longest_segment;
 use super::{Notifications, Payload, SendError, SendMode, SendOptions, SendWay, SocketError, Window};
 use crate::ledger::CopyReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_cookie;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -113,7 +114,7 @@ impl SocketBackend {
             reason: CopyReason::Numbering,
             why: format!("the socket can't be told from others (SO_COOKIE): {e}"),
         };
-        let cookie = socket::cookie(&self.socket).map_err(unnumbered)?;
+        let cookie = socket_cookie(&self.socket).map_err(unnumbered)?;
         if let Some((mut elder, window)) = orphans::take_over(cookie) {
             // The kernel still reads what a sender left that has ended. Its numbers go on here.
             std::mem::swap(&mut elder.socket, &mut self.socket);

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use self::options::UmemCut;
 use self::resident::Residents;
 use self::slots::XdpSlots;
+use zerowire_sys::socket::ask_send_buffer;
 use zerowire_sys::xdp::{
     Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
 };
@@ -98,7 +99,7 @@ impl XdpSender {
         };
         let socket = Socket::bind(&umem, &socket_options)?;
         if !socket.zero_copy() {
-            socket.ask_send_buffer(SEND_BUFFER_BYTES);
+            ask_send_buffer(&socket, SEND_BUFFER_BYTES);
         }
         Ok(Self {
             socket,

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use anyhow::{Result, bail};
 use rustix::net::{SendFlags, send};
 use zerowire_sys::packet;
-use zerowire_sys::socket::Messages;
+use zerowire_sys::socket::{Messages, set_int};
 
 use super::super::case::BATCH;
 use super::super::lab::{TxLab, widen};
@@ -18,7 +18,7 @@ use crate::generator::packet_socket;
 pub fn socket(lab: &TxLab, vnet: bool) -> Result<OwnedFd> {
     let socket = packet_socket()?;
     if vnet {
-        packet::set(socket.as_fd(), libc::SOL_PACKET, packet::PACKET_VNET_HDR, 1)?;
+        set_int(&socket, libc::SOL_PACKET, packet::PACKET_VNET_HDR, 1)?;
     }
     packet::bind(socket.as_fd(), lab.index()?, false)?;
     widen(&socket)?;
