@@ -5,11 +5,11 @@
 //! One sink takes lent memory as it is (ifb). The kernel copies for the other one (a socket at the
 //! other end of a veth). A route changes from one to the other under the same socket.
 
-use crate::support::sockets::{datagram, set_int};
+use crate::support::sockets::{area, datagram, lease, set_int};
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use zerowire::area::{Area, AreaOptions, Frozen};
+use zerowire::area::{Area, Frozen};
 use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK, scribble};
 use zerowire::send::{
     Because, Choice, Payload, Segment, SendBackend, SendMode, SendOptions, SendWay, Sender,
@@ -29,13 +29,6 @@ fn auto_sender(socket: OwnedFd, backend: SendBackend, area: &Area) -> Sender {
     Sender::with_areas(socket, options, std::slice::from_ref(area)).expect("a sender")
 }
 
-fn leased(area: &Area, bytes: &[u8]) -> Payload {
-    let mut lease = area.lease().expect("a free buffer");
-    assert!(lease.set_len(bytes.len()));
-    lease.copy_from_slice(bytes);
-    Segment::Lease(lease).into()
-}
-
 /// The only class of lengths that was used.
 fn choice(s: &Sender) -> Choice {
     let choices = s.choices();
@@ -52,7 +45,7 @@ fn change_behind_the_call(
     kept: usize,
     payloads: &[Vec<u8>],
 ) -> Vec<(bool, Vec<u8>)> {
-    let tickets: Vec<_> = payloads.iter().map(|bytes| s.send(leased(area, bytes)).expect("sent")).collect();
+    let tickets: Vec<_> = payloads.iter().map(|bytes| s.send(lease(area, bytes)).expect("sent")).collect();
     s.poll().expect("polled");
     let sent = tickets.into_iter().zip(payloads).map(|(ticket, bytes)| {
         let mut bytes = bytes.clone();
@@ -77,7 +70,7 @@ fn a_trial_behind_a_queue(backend: SendBackend, tcp: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, tcp: {tcp}");
         lab.veth();
-        let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
+        let area = area(64, 2048);
         let (socket, mut next): (OwnedFd, Box<dyn FnMut() -> Vec<u8>>) = if tcp {
             let (listener, address) = lab.tcp();
             let socket = TcpStream::connect(address).unwrap();
@@ -181,7 +174,7 @@ impl<'a> Route<'a> {
         goes(to);
         let socket = UdpSocket::bind((lab::HERE_IP, 0)).unwrap();
         socket.connect(peer.local_addr().unwrap()).unwrap();
-        let area = Area::new(AreaOptions::default().buffers(512).buffer_bytes(65_536)).unwrap();
+        let area = area(512, 65_536);
         let cold = (0..480).map(|n| {
             let mut lease = area.lease().expect("a free buffer");
             lease.copy_from_slice(&lab::pattern(n, 65_536));

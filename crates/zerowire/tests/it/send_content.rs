@@ -1,23 +1,19 @@
 //! What arrives is what was given: sizes, segments, modes, over TCP, UDP and unix sockets; and what
 //! the ledger says.
 
-use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
+use crate::support::sockets::{area, lease, pattern, sender, set_int, socket_options, tcp_pair, udp_pair};
 use std::io::{Read, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, MappedFile};
-use zerowire::send::{Notifications, Payload, Segment, SendBackend, SendError, SendMode, SendOptions};
+use zerowire::area::{Area, MappedFile};
+use zerowire::send::{Notifications, Payload, Segment, SendError, SendMode};
 
 const LONG: Duration = Duration::from_secs(20);
 const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto];
 const SIZES: [usize; 15] =
     [1, 2, 10, 100, 255, 256, 1000, 4096, 4097, 10_000, 30_000, 65_000, 100_000, 262_144, 1 << 20];
-
-fn options(mode: SendMode) -> SendOptions {
-    SendOptions::default().mode(mode).backend(SendBackend::Socket)
-}
 
 /// `bytes` in `n` segments of nearly the same length, of all kinds of memory in turn.
 fn pieces(bytes: &[u8], n: usize, area: &Area) -> Payload {
@@ -29,12 +25,7 @@ fn pieces(bytes: &[u8], n: usize, area: &Area) -> Payload {
             0 => Segment::Vec(c.to_vec()),
             1 => Segment::Bytes(bytes::Bytes::copy_from_slice(c)),
             2 => Segment::Shared(Arc::from(c)),
-            3 if c.len() <= area.buffer_bytes() => {
-                let mut l = area.lease().unwrap();
-                assert!(l.set_len(c.len()));
-                l.copy_from_slice(c);
-                Segment::Lease(l)
-            }
+            3 if c.len() <= area.buffer_bytes() => lease(area, c),
             4 if c.len() <= area.buffer_bytes() => {
                 let mut l = area.lease().unwrap();
                 l[..c.len()].copy_from_slice(c);
@@ -45,16 +36,12 @@ fn pieces(bytes: &[u8], n: usize, area: &Area) -> Payload {
         .collect()
 }
 
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(1024).buffer_bytes(65_536)).unwrap()
-}
-
 #[test]
 fn tcp_carries_all_sizes_and_segments() {
     for mode in MODES {
-        let area = area();
+        let area = area(1024, 65_536);
         let (a, mut b) = tcp_pair();
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let reader = std::thread::spawn(move || {
             let mut got = Vec::new();
             b.read_to_end(&mut got).unwrap();
@@ -97,10 +84,10 @@ fn tcp_carries_all_sizes_and_segments() {
 #[test]
 fn udp_carries_all_sizes_and_segments() {
     for mode in MODES {
-        let area = area();
+        let area = area(1024, 65_536);
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let mut got = vec![0; 70_000];
         let mut check = |s: &mut zerowire::send::Sender, p: Payload, want: &[u8]| {
             s.send(p).unwrap();
@@ -140,7 +127,7 @@ fn many_datagrams_go_in_few_calls() {
         // A lent datagram is charged whole pages there; 40 that cross a page's end are more than
         // the usual buffer.
         set_int(&b, libc::SO_RCVBUF, 1 << 20);
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let mut all: Vec<Payload> = (0..40usize).map(|i| pattern(i, 400 + i).into()).collect();
         let first = s.next_ticket();
         assert_eq!(s.send_many(&mut all).unwrap(), 40);
@@ -165,7 +152,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
     for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
-        let mut s = sender(a, options(mode).segment_bytes(Some(1400)));
+        let mut s = sender(a, socket_options(mode).segment_bytes(Some(1400)));
         let bytes = pattern(3, 1400 * 20 + 7);
         s.send(bytes.clone()).unwrap();
         let mut got = [0; 2000];
@@ -176,7 +163,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
         s.wait_all(LONG).unwrap();
     }
     let (a, _b) = tcp_pair();
-    let e = zerowire::send::Sender::new(a.into(), options(SendMode::Copy).segment_bytes(Some(1400)));
+    let e = zerowire::send::Sender::new(a.into(), socket_options(SendMode::Copy).segment_bytes(Some(1400)));
     assert!(matches!(e.unwrap_err().error, zerowire::send::SendError::Segments(1400)));
 }
 
@@ -188,7 +175,7 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
     let file = MappedFile::open(t.path()).unwrap();
     for mode in MODES {
         let (a, mut b) = tcp_pair();
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let reader = std::thread::spawn(move || {
             let mut got = Vec::new();
             b.read_to_end(&mut got).unwrap();
@@ -202,7 +189,7 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
     t.as_file().set_len(4096).unwrap();
     for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, _b) = udp_pair();
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let e = s.send(file.slice(100_000..110_000).unwrap()).unwrap_err();
         assert_eq!(e.errno(), Some(libc::EFAULT), "{e}");
         // Gathered: read with pread, which finds the end.
@@ -216,7 +203,7 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
 #[test]
 fn unix_sockets_copy_and_say_why() {
     let (a, mut b) = UnixStream::pair().unwrap();
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     s.send(pattern(1, 5000)).unwrap();
     let mut got = [0; 5000];
     b.read_exact(&mut got).unwrap();
@@ -224,7 +211,7 @@ fn unix_sockets_copy_and_say_why() {
     assert_eq!(s.counters().snapshot().copied_bytes["unsupported"], 5000);
     assert!(s.path().contains("unix"), "{}", s.path());
     let (a, b) = UnixDatagram::pair().unwrap();
-    let mut s = sender(a, options(SendMode::Auto));
+    let mut s = sender(a, socket_options(SendMode::Auto));
     // sendmsg takes 1024 pieces: more are gathered.
     let many: Payload = (0..1500).map(|i| Segment::Vec(vec![i as u8])).collect();
     s.send(many).unwrap();
@@ -241,7 +228,7 @@ fn unix_sockets_copy_and_say_why() {
 #[test]
 fn synchronous_notifications_leave_nothing_lent() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(SendMode::ZeroCopy).notifications(Notifications::EachOne));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy).notifications(Notifications::EachOne));
     let mut got = vec![0; 70_000];
     for i in 0..50 {
         let t = s.send(pattern(i, 30_000)).unwrap();
@@ -254,7 +241,7 @@ fn synchronous_notifications_leave_nothing_lent() {
 #[test]
 fn payloads_come_back_by_on_done() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     let back = Arc::new(std::sync::Mutex::new(Vec::new()));
     let to = back.clone();
     s.on_done(move |t, p, copied| to.lock().unwrap().push((t.number(), p.len(), copied)));

@@ -1,12 +1,11 @@
 //! An interface goes down while sends are on their way. All memory comes back, what TCP carries
 //! arrives once the interface is up again, and datagrams go again. Needs root.
 
-use crate::support::sockets::{datagram, pattern};
+use crate::support::sockets::{area, datagram, lease, pattern};
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
-use zerowire::send::{Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
+use zerowire::send::{SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -16,17 +15,6 @@ fn options(mode: SendMode, backend: SendBackend) -> SendOptions {
     SendOptions::default().mode(mode).backend(backend).timeout(Some(LONG))
 }
 
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(64).buffer_bytes(16 << 10)).unwrap()
-}
-
-fn lease(area: &Area, seed: usize, len: usize) -> Payload {
-    let mut l = area.lease().expect("a free buffer");
-    assert!(l.set_len(len));
-    l.copy_from_slice(&pattern(seed, len));
-    l.into()
-}
-
 #[test]
 fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
     in_lab(|lab| {
@@ -34,7 +22,7 @@ fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
         for backend in [SendBackend::Socket, SendBackend::Uring] {
             for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
                 let case = format!("{mode:?} {backend:?}");
-                let area = area();
+                let area = area(64, 16 << 10);
                 let (listener, to) = lab.tcp();
                 let socket = TcpStream::connect(to).unwrap();
                 let (mut peer, _) = listener.accept().unwrap();
@@ -44,7 +32,7 @@ fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
                 lab.hold(HERE);
                 let mut want = Vec::new();
                 let mut send = |s: &mut Sender, n: usize| {
-                    s.send(lease(&area, n, 8000)).unwrap();
+                    s.send(lease(&area, &pattern(n, 8000))).unwrap();
                     want.extend_from_slice(&pattern(n, 8000));
                 };
                 // Short of what the socket's buffer takes: none of these waits for the peer.
@@ -77,7 +65,7 @@ fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
         for backend in [SendBackend::Socket, SendBackend::Uring] {
             for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
                 let case = format!("{mode:?} {backend:?}");
-                let area = area();
+                let area = area(64, 16 << 10);
                 let (peer, to) = lab.udp();
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                 socket.connect(to).unwrap();
@@ -86,7 +74,7 @@ fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
                         .unwrap();
                 lab.hold(HERE);
                 for n in 0..30 {
-                    s.send(lease(&area, n, LEN)).unwrap();
+                    s.send(lease(&area, &pattern(n, LEN))).unwrap();
                 }
                 if mode == SendMode::ZeroCopy {
                     assert_eq!(s.outstanding(), 30, "{case}");
@@ -95,7 +83,7 @@ fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
                 s.wait_all(LONG).unwrap_or_else(|e| panic!("{case}: {e}"));
                 assert_eq!(area.free(), area.buffers(), "{case}");
                 // Down: refused, not lent, and said.
-                let e = s.send(lease(&area, 99, LEN)).unwrap_err();
+                let e = s.send(lease(&area, &pattern(99, LEN))).unwrap_err();
                 assert!(matches!(e, SendError::System { .. }), "{case}: {e}");
                 assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "{case}");
 
@@ -104,7 +92,7 @@ fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
                 let mut got = [0; 2000];
                 let start = Instant::now();
                 for n in 100..110 {
-                    while let Err(e) = s.send(lease(&area, n, LEN)) {
+                    while let Err(e) = s.send(lease(&area, &pattern(n, LEN))) {
                         assert!(start.elapsed() < LONG, "{case}: {e}");
                     }
                     let len = datagram(&peer, &mut got);

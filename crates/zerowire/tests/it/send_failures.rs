@@ -1,35 +1,21 @@
 //! What goes wrong on sockets. Receivers stall, reset or are not there; notifications are missing,
 //! or somebody else's. Calls fail after they took a number, and senders end with memory lent.
 
-use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
+use crate::support::sockets::{
+    area, lease, pattern, sender, set_int, socket_options, take_notification, tcp_pair, udp_pair,
+};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::{
-    Close, Notifications, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, SocketError,
-    Ticket, orphans,
+    Close, Notifications, Payload, SendError, SendMode, Sender, SocketError, Ticket, orphans,
 };
 use zerowire_testkit::own_process;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);
-
-fn options(mode: SendMode) -> SendOptions {
-    SendOptions::default().mode(mode).backend(SendBackend::Socket)
-}
-
-fn area(buffers: usize) -> Area {
-    Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(65_536)).unwrap()
-}
-
-fn lease(area: &Area, seed: usize) -> Payload {
-    let mut l = area.lease().expect("a free buffer");
-    let n = l.len();
-    l.copy_from_slice(&pattern(seed, n));
-    l.into()
-}
 
 /// Fills a connection whose receiver reads nothing, until nothing more is taken. Returns how many
 /// payloads were.
@@ -37,7 +23,7 @@ fn fill(s: &mut Sender, mode: SendMode, area: &Area) -> usize {
     let mut refusals = 0;
     let mut n = 0;
     while n < area.buffers() - 1 {
-        match s.try_send(lease(area, n)) {
+        match s.try_send(lease(area, &pattern(n, 65_536))) {
             Ok(_) => {
                 // One more may wait in part, to be copied.
                 let copied = usize::from(mode == SendMode::Auto);
@@ -65,8 +51,8 @@ fn stalled(mode: SendMode) -> (Sender, TcpStream, Area, usize) {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
     set_int(&b, libc::SO_RCVBUF, 256 << 10);
-    let area = area(512);
-    let limits = options(mode).max_lent(8).max_lent_bytes(512 << 10).timeout(Some(SHORT));
+    let area = area(512, 65_536);
+    let limits = socket_options(mode).max_lent(8).max_lent_bytes(512 << 10).timeout(Some(SHORT));
     let mut s = sender(a, limits);
     let n = fill(&mut s, mode, &area);
     (s, b, area, n)
@@ -79,7 +65,7 @@ fn a_stalled_receiver_is_waited_for_and_loses_nothing() {
         // On a busy machine the kernel may make its little more room only now.
         let out = loop {
             let before = s.outstanding();
-            match s.send(lease(&area, n)) {
+            match s.send(lease(&area, &pattern(n, 65_536))) {
                 Err(SendError::TimedOut { outstanding, .. }) => {
                     assert!(outstanding <= before, "{mode:?}: {outstanding} of {before}");
                     break outstanding;
@@ -122,7 +108,7 @@ fn a_reset_gives_everything_back_and_is_told() {
         };
         s.wait_all(LONG).unwrap();
         assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "{mode:?}");
-        match s.send(lease(&area, 0)) {
+        match s.send(lease(&area, &pattern(0, 65_536))) {
             Err(SendError::Disconnected(_)) => {}
             Err(e) => panic!("{mode:?}: told: {told}; {e}"),
             Ok(_) => panic!("{mode:?}: told: {told}; sent over a connection that was reset"),
@@ -161,7 +147,7 @@ fn an_end_with_memory_lent_leaks_nothing() {
     // Nothing lent: the end is an orderly one, and what was sent arrives.
     for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, mut b) = tcp_pair();
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         s.send(pattern(1, 5000)).unwrap();
         s.wait_all(LONG).unwrap();
         assert_eq!(s.close(Close::Abort).unwrap().aborted, 0);
@@ -175,57 +161,31 @@ fn an_end_with_memory_lent_leaks_nothing() {
 fn notifications_that_somebody_else_read_are_recovered() {
     let (a, b) = udp_pair();
     let thief = a.try_clone().unwrap();
-    let area = area(8);
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let area = area(8, 65_536);
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     let mut got = vec![0; 70_000];
     for round in 0..3 {
         for i in 0..8 {
-            let mut l = area.lease().unwrap();
-            assert!(l.set_len(60_000));
-            l.fill(i);
-            s.send(l).unwrap();
+            s.send(lease(&area, &[i; 60_000])).unwrap();
             assert_eq!((b.recv(&mut got).unwrap(), got[0]), (60_000, i));
         }
-        assert!(steal(&thief) > 0, "round {round}");
+        assert!(take_notification(&thief), "round {round}");
+        while take_notification(&thief) {}
         s.wait_all(LONG).unwrap();
         assert_eq!(area.free(), 8);
     }
     // The numbers still fit: a round that nobody interferes with.
-    let t = s.send(lease_of(&area, 100)).unwrap();
+    let t = s.send(lease(&area, &[0; 100])).unwrap();
     s.wait(t, LONG).unwrap();
     let c = s.counters().snapshot();
     assert_eq!((c.frames, c.bytes), (25, 24 * 60_000 + 100));
-}
-
-fn lease_of(area: &Area, len: usize) -> Payload {
-    let mut l = area.lease().unwrap();
-    assert!(l.set_len(len));
-    l.into()
-}
-
-fn steal(socket: &UdpSocket) -> usize {
-    let mut n = 0;
-    let mut control = [0u64; 32];
-    loop {
-        // SAFETY: all zeroes is a valid msghdr; the control buffer is alive for the call.
-        let r = unsafe {
-            let mut h: libc::msghdr = std::mem::zeroed();
-            h.msg_control = control.as_mut_ptr().cast();
-            h.msg_controllen = size_of_val(&control);
-            libc::recvmsg(socket.as_raw_fd(), &raw mut h, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
-        };
-        if r < 0 {
-            return n;
-        }
-        n += 1;
-    }
 }
 
 #[test]
 fn somebody_else_who_lends_is_found_out() {
     let (a, b) = udp_pair();
     let other = a.try_clone().unwrap();
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     let bytes = [7u8; 3000];
     // SAFETY: bytes is valid for reads, and outlives the test's use of the socket.
     let n = unsafe { libc::send(other.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY) };
@@ -250,7 +210,7 @@ fn somebody_else_who_lends_is_found_out() {
 #[test]
 fn calls_that_fail_late_do_not_shift_the_numbers() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(SendMode::ZeroCopy).segment_bytes(Some(100)));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy).segment_bytes(Some(100)));
     let mut got = [0; 200];
     for i in 0..20u8 {
         if i % 3 == 0 {
@@ -279,8 +239,8 @@ fn a_tiny_receive_buffer_loses_no_notification() {
     let (a, b) = udp_pair();
     // The error queue shares the receive buffer's account.
     set_int(&a, libc::SO_RCVBUF, 1);
-    let area = area(64);
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let area = area(64, 65_536);
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     let mut got = vec![0; 70_000];
     for i in 0..2000u32 {
         let l = loop {
@@ -325,12 +285,12 @@ fn nobody_listening_is_told_and_loses_no_notification() {
             assert_eq!(r, 0);
         }
         drop(b);
-        let area = area(4);
-        let mut s = sender(a, options(SendMode::ZeroCopy));
+        let area = area(4, 65_536);
+        let mut s = sender(a, socket_options(SendMode::ZeroCopy));
         let mut refused = 0;
         let mut sent = 0;
         for _ in 0..6 {
-            match s.send(lease_of(&area, 5000)) {
+            match s.send(lease(&area, &[0; 5000])) {
                 Ok(_) => sent += 1,
                 Err(SendError::NoListener) => refused += 1,
                 Err(e) => panic!("{e}"),
@@ -352,7 +312,7 @@ fn nobody_listening_is_told_and_loses_no_notification() {
 #[test]
 fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     let (a, _b) = udp_pair();
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     let e = s.try_send(vec![0; 65_508]).unwrap_err();
     assert!(matches!(e.error, SendError::TooLong { len: 65_508 }), "{}", e.error);
     assert_eq!(e.payload.len(), 65_508);
@@ -361,14 +321,14 @@ fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     assert_eq!(s.counters().snapshot().bytes, 0);
     let alone = UdpSocket::bind("127.0.0.1:0").unwrap();
     assert!(matches!(
-        Sender::new(alone.into(), options(SendMode::Auto)),
+        Sender::new(alone.into(), socket_options(SendMode::Auto)),
         Err(SocketError { error: SendError::NotConnected, .. })
     ));
     let file = tempfile::tempfile().unwrap();
-    let e = Sender::new(file.into(), options(SendMode::Auto)).unwrap_err();
+    let e = Sender::new(file.into(), socket_options(SendMode::Auto)).unwrap_err();
     assert_eq!(e.error.errno(), Some(libc::ENOTSOCK), "{e}");
     let (a, _b) = udp_pair();
-    let none = options(SendMode::Auto).max_lent(0);
+    let none = socket_options(SendMode::Auto).max_lent(0);
     assert!(matches!(Sender::new(a.into(), none), Err(SocketError { error: SendError::NoWindow, .. })));
 }
 
@@ -377,7 +337,8 @@ fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
 fn a_wait_for_each_notification_ends_with_the_timeout() {
     let (a, mut b) = tcp_pair();
     set_int(&b, libc::SO_RCVBUF, 4096);
-    let each_one = options(SendMode::ZeroCopy).notifications(Notifications::EachOne).timeout(Some(SHORT));
+    let each_one =
+        socket_options(SendMode::ZeroCopy).notifications(Notifications::EachOne).timeout(Some(SHORT));
     let mut s = sender(a, each_one);
     let ticket = s.send(pattern(1, 200_000)).unwrap();
     assert_eq!(s.outstanding(), 1);
@@ -396,10 +357,10 @@ fn a_wait_for_each_notification_ends_with_the_timeout() {
 /// Who waits for a buffer is told who has them: the network, or somebody else.
 #[test]
 fn a_wait_for_a_buffer_blames_no_network_that_has_none() {
-    let area = area(2);
+    let area = area(2, 65_536);
     let held = [area.lease().unwrap(), area.lease().unwrap()];
     let (a, _stalled) = tcp_pair();
-    let mut s = sender(a, options(SendMode::ZeroCopy));
+    let mut s = sender(a, socket_options(SendMode::ZeroCopy));
     for timeout in [Duration::ZERO, SHORT] {
         let e = s.lease(&area, Some(timeout)).unwrap_err();
         assert!(matches!(e, SendError::NoFreeBuffer { waited } if waited >= timeout), "{e}");
@@ -423,7 +384,7 @@ fn the_rest_of_a_payload_goes_first() {
     for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, mut b) = tcp_pair();
         set_int(&a, libc::SO_SNDBUF, 64 << 10);
-        let mut s = sender(a, options(mode));
+        let mut s = sender(a, socket_options(mode));
         let big = pattern(1, 12 << 20);
         let t = s.try_send(big.clone()).unwrap();
         assert_eq!(s.outstanding(), 1, "a part is still here");

@@ -2,32 +2,17 @@
 //! an ENOBUFS means, and when memory is back. IP_RECVERR is set, so that the kernel tells of full
 //! queues.
 
+use crate::support::sockets::{area, lease, socket_options};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::BLOCK;
-use zerowire::send::{Because, Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
+use zerowire::send::{Because, Payload, SendBackend, SendError, SendMode, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
 use zerowire_testkit::net::{run, set_option};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LEN: usize = 1000;
-
-fn options(mode: SendMode) -> SendOptions {
-    SendOptions::default().mode(mode).backend(SendBackend::Socket)
-}
-
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(64).buffer_bytes(50_000)).unwrap()
-}
-
-fn lease(area: &Area, seed: u32, len: usize) -> Payload {
-    let mut lease = area.lease().expect("a free buffer");
-    assert!(lease.set_len(len));
-    lease.copy_from_slice(&lab::pattern(seed, len));
-    lease.into()
-}
 
 /// A socket that asks for errors. The buffer is large: it is the interface's queue that is full.
 fn socket(to: SocketAddr) -> UdpSocket {
@@ -57,15 +42,16 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
     ] {
         in_lab(move |lab| {
             lab.veth();
-            let area = area();
+            let area = area(64, 50_000);
             let (peer, address) = lab.udp();
-            let mut s = Sender::new(socket(address).into(), options(mode).backend(backend)).unwrap();
+            let mut s = Sender::new(socket(address).into(), socket_options(mode).backend(backend)).unwrap();
             // The MTU of 1500 without the headers of IP and UDP.
             for (seed, len) in [(1, 1472), (2, 1473), (3, 20_000)] {
-                s.send(lease(&area, seed, len)).unwrap();
+                s.send(lease(&area, &lab::pattern(seed, len))).unwrap();
                 arrives(&peer, seed, len);
             }
-            let mut batch: Vec<Payload> = (4..8).map(|seed| lease(&area, seed, 5000)).collect();
+            let mut batch: Vec<Payload> =
+                (4..8).map(|seed| lease(&area, &lab::pattern(seed, 5000)).into()).collect();
             assert_eq!(s.send_many(&mut batch).unwrap(), 4);
             (4..8).for_each(|seed| arrives(&peer, seed, 5000));
             s.wait_all(PATIENCE).unwrap();
@@ -80,7 +66,7 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
             // A path that takes more is found.
             lab.mtu(lab::HERE, 9000);
             for seed in 0..300 {
-                s.send(lease(&area, seed, 5000)).unwrap();
+                s.send(lease(&area, &lab::pattern(seed, 5000))).unwrap();
                 arrives(&peer, seed, 5000);
                 s.wait_all(PATIENCE).unwrap();
             }
@@ -95,16 +81,16 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
 fn a_refused_long_datagram_does_not_shift_the_numbers() {
     in_lab(|lab| {
         lab.veth();
-        let area = area();
+        let area = area(64, 50_000);
         let (peer, address) = lab.udp();
-        let mut s = Sender::new(socket(address).into(), options(SendMode::ZeroCopy)).unwrap();
+        let mut s = Sender::new(socket(address).into(), socket_options(SendMode::ZeroCopy)).unwrap();
         lab.hold_some(lab::HERE, 1514, 6200);
-        let refused = s.try_send(lease(&area, 1, 50_000)).unwrap_err();
+        let refused = s.try_send(lease(&area, &lab::pattern(1, 50_000))).unwrap_err();
         assert!(matches!(refused.error, SendError::QueueFull { len: 50_000 }), "{}", refused.error);
         drop(refused);
         lab.tbf(lab::HERE, "1mbit", 1514, 1 << 20);
         lab.hold(lab::HERE);
-        let ticket = s.send(lease(&area, 2, LEN)).unwrap();
+        let ticket = s.send(lease(&area, &lab::pattern(2, LEN))).unwrap();
         assert!(matches!(s.wait(ticket, SHORT), Err(SendError::TimedOut { .. })), "it waits in the queue");
         assert_eq!(area.free(), area.buffers() - 1);
         lab.release(lab::HERE);
@@ -121,16 +107,16 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
         lab.veth();
         lab.mtu(lab::HERE, 9000);
         lab.at_peer(|| std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1").unwrap());
-        let area = area();
+        let area = area(64, 50_000);
         let (peer, address) = lab.udp();
-        let mut s = Sender::new(socket(address).into(), options(SendMode::ZeroCopy)).unwrap();
-        s.send(lease(&area, 0, 8000)).unwrap();
+        let mut s = Sender::new(socket(address).into(), socket_options(SendMode::ZeroCopy)).unwrap();
+        s.send(lease(&area, &lab::pattern(0, 8000))).unwrap();
         arrives(&peer, 0, 8000);
         s.wait_all(PATIENCE).unwrap();
         assert_eq!(copied(&s, "kernel"), 8000, "lent");
         lab.mtu(lab::HERE, 1500);
         lab.hold_some(lab::HERE, 1514, 4000);
-        let refused = s.try_send(lease(&area, 1, 8000)).unwrap_err();
+        let refused = s.try_send(lease(&area, &lab::pattern(1, 8000))).unwrap_err();
         assert!(matches!(refused.error, SendError::QueueFull { len: 8000 }), "{}", refused.error);
         // Room for more, and still nothing leaves.
         run(
@@ -142,7 +128,7 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
             .concat(),
         );
         for seed in 2..5 {
-            s.send(lease(&area, seed, LEN)).unwrap();
+            s.send(lease(&area, &lab::pattern(seed, LEN))).unwrap();
         }
         assert_eq!(s.outstanding(), 0, "nothing is lent while the fragments have the number");
         assert_eq!(copied(&s, "numbering"), 3 * LEN as u64);
@@ -153,15 +139,15 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
         let (mut seed, start) = (5, Instant::now());
         while copied(&s, "kernel") == 8000 {
             assert!(start.elapsed() < PATIENCE, "nothing is lent: {:?}", s.counters().snapshot());
-            s.send(lease(&area, seed, LEN)).unwrap();
+            s.send(lease(&area, &lab::pattern(seed, LEN))).unwrap();
             arrives(&peer, seed, LEN);
             s.wait_all(PATIENCE).unwrap();
             seed += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
         lab.hold(lab::HERE);
-        let first = s.send(lease(&area, 100_000, LEN)).unwrap();
-        s.send(lease(&area, 100_001, LEN)).unwrap();
+        let first = s.send(lease(&area, &lab::pattern(100_000, LEN))).unwrap();
+        s.send(lease(&area, &lab::pattern(100_001, LEN))).unwrap();
         assert!(matches!(s.wait(first, SHORT), Err(SendError::TimedOut { .. })));
         assert_eq!(s.outstanding(), 2);
         lab.release(lab::HERE);
@@ -178,20 +164,20 @@ fn a_full_queue_is_no_limit_of_locked_memory() {
     {
         in_lab(move |lab: &Lab| {
             lab.veth();
-            let area = area();
+            let area = area(64, 50_000);
             let (peer, address) = lab.udp();
-            let mut s = Sender::new(socket(address).into(), options(mode).backend(backend)).unwrap();
+            let mut s = Sender::new(socket(address).into(), socket_options(mode).backend(backend)).unwrap();
             // In a trial the block that lends is next.
             let before = if mode == SendMode::Auto { BLOCK } else { 1 };
             for seed in 0..before {
-                s.send(lease(&area, seed, LEN)).unwrap();
+                s.send(lease(&area, &lab::pattern(seed, LEN))).unwrap();
                 arrives(&peer, seed, LEN);
             }
             s.wait_all(PATIENCE).unwrap();
             lab.hold_some(lab::HERE, 1514, 5000);
             let mut taken = 0;
             let error = loop {
-                match s.try_send(lease(&area, before + taken, LEN)) {
+                match s.try_send(lease(&area, &lab::pattern(before + taken, LEN))) {
                     Ok(_) => taken += 1,
                     Err(refused) => break refused.error,
                 }

@@ -1,37 +1,21 @@
 //! Bounds: on what is lent, on notifications, on segments; interfaces that vanish; ends that fail.
 //! Parts need root.
 
-use crate::support::sockets::{pattern, set_int, tcp_pair, udp_pair};
+use crate::support::sockets::{area, lease, pattern, set_int, socket_options, tcp_pair, udp_pair};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::uring::{Engine, EngineOptions};
-use zerowire::send::{
-    Close, Closed, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, orphans,
-};
+use zerowire::send::{Close, Closed, Payload, SendError, SendMode, Sender, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::own_process;
 
 const LONG: Duration = Duration::from_secs(20);
 const LEN: usize = 1200;
-
-fn options(mode: SendMode) -> SendOptions {
-    SendOptions::default().mode(mode).backend(SendBackend::Socket)
-}
-
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(64).buffer_bytes(LEN)).unwrap()
-}
-
-fn lease(area: &Area, seed: usize) -> Payload {
-    let mut l = area.lease().expect("a free buffer");
-    l.copy_from_slice(&pattern(seed, LEN));
-    l.into()
-}
 
 fn all_free(area: &Area) {
     let end = Instant::now() + LONG;
@@ -57,14 +41,14 @@ const COPIES: usize = zerowire::send::testing::BLOCK as usize;
 fn auto_copies_past_the_limit_and_goes_on() {
     in_lab(|lab| {
         lab.veth();
-        let area = area();
+        let area = area(64, LEN);
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let limits = options(SendMode::Auto).max_lent(2).timeout(Some(LONG));
+        let limits = socket_options(SendMode::Auto).max_lent(2).timeout(Some(LONG));
         let mut s = Sender::new(udp_to(address).into(), limits).unwrap();
         lab.hold(lab::HERE);
         for i in 0..COPIES + 8 {
-            s.send(lease(&area, i)).unwrap();
+            s.send(lease(&area, &pattern(i, LEN))).unwrap();
         }
         let c = s.counters().snapshot();
         assert_eq!((s.outstanding(), area.free()), (2, 62), "{c:?}");
@@ -95,14 +79,14 @@ fn too_many_notifications_for_the_socket() {
             .expect("optmem_max of a namespace (Linux 6.9): run the tests on a newer kernel");
         lab.veth();
         for mode in [SendMode::ZeroCopy, SendMode::Auto] {
-            let area = area();
+            let area = area(64, LEN);
             let (peer, address) = lab.udp();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
-            let mut s = Sender::new(udp_to(address).into(), options(mode)).unwrap();
+            let mut s = Sender::new(udp_to(address).into(), socket_options(mode)).unwrap();
             lab.hold(lab::HERE);
             let mut sent = 0;
             while sent < ALL {
-                match s.try_send(lease(&area, sent)) {
+                match s.try_send(lease(&area, &pattern(sent, LEN))) {
                     Ok(_) => sent += 1,
                     Err(refused) => {
                         assert!(refused.error.is_would_block(), "{mode:?}: {}", refused.error);
@@ -116,7 +100,7 @@ fn too_many_notifications_for_the_socket() {
             if mode == SendMode::ZeroCopy {
                 assert_eq!(sent, out);
                 while sent < ALL {
-                    s.send(lease(&area, sent)).unwrap();
+                    s.send(lease(&area, &pattern(sent, LEN))).unwrap();
                     sent += 1;
                 }
             }
@@ -141,22 +125,22 @@ fn too_many_notifications_for_the_socket() {
 fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
     in_lab(|lab| {
         lab.veth();
-        let area = area();
+        let area = area(64, LEN);
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut got = [0; 2000];
         let socket = udp_to(address);
         set_int(&socket, libc::SO_SNDBUF, 8 << 10);
-        let mut s = Sender::new(socket.into(), options(SendMode::Auto).timeout(Some(LONG))).unwrap();
+        let mut s = Sender::new(socket.into(), socket_options(SendMode::Auto).timeout(Some(LONG))).unwrap();
         for i in 0..COPIES {
-            s.send(lease(&area, i)).unwrap();
+            s.send(lease(&area, &pattern(i, LEN))).unwrap();
             assert_eq!(peer.recv(&mut got).unwrap(), LEN);
         }
         // Some 20 ms a frame.
         lab.tbf(lab::HERE, "500kbit", 1514, 1 << 20);
         let mut lent = 0;
         let waits = loop {
-            match s.try_send(lease(&area, lent)) {
+            match s.try_send(lease(&area, &pattern(lent, LEN))) {
                 Ok(_) => lent += 1,
                 Err(refused) => break refused,
             }
@@ -187,21 +171,21 @@ fn an_interface_that_is_removed_gives_everything_back() {
     for uring in [false, true] {
         in_lab(move |lab| {
             lab.veth();
-            let area = area();
+            let area = area(64, LEN);
             let (_peer, address) = lab.udp();
             let (listener, tcp_address) = lab.tcp();
             let engine = Engine::new(&EngineOptions::default(), &[]).expect("io_uring is needed");
             let sender = |socket: std::os::fd::OwnedFd| match uring {
-                false => Sender::new(socket, options(SendMode::ZeroCopy)).unwrap(),
-                true => Sender::on(&engine, socket, options(SendMode::ZeroCopy)).unwrap(),
+                false => Sender::new(socket, socket_options(SendMode::ZeroCopy)).unwrap(),
+                true => Sender::on(&engine, socket, socket_options(SendMode::ZeroCopy)).unwrap(),
             };
             let mut udp = sender(udp_to(address).into());
             let mut tcp = sender(TcpStream::connect(tcp_address).unwrap().into());
             let _far = listener.accept().unwrap();
             lab.hold(lab::HERE);
             for i in 0..10 {
-                udp.send(lease(&area, i)).unwrap();
-                tcp.send(lease(&area, i)).unwrap();
+                udp.send(lease(&area, &pattern(i, LEN))).unwrap();
+                tcp.send(lease(&area, &pattern(i, LEN))).unwrap();
             }
             udp.poll().unwrap();
             tcp.poll().unwrap();
@@ -209,7 +193,7 @@ fn an_interface_that_is_removed_gives_everything_back() {
             lab.delete(lab::HERE);
             udp.wait_all(LONG).unwrap();
             assert_eq!(area.free(), area.buffers() - 10, "uring: {uring}");
-            let e = udp.send(lease(&area, 1)).unwrap_err();
+            let e = udp.send(lease(&area, &pattern(1, LEN))).unwrap_err();
             assert_eq!(e.errno(), Some(libc::ENETUNREACH), "{e}");
             // TCP keeps what it may have to send again, until the connection ends.
             assert!(matches!(tcp.wait_all(Duration::from_millis(50)), Err(SendError::TimedOut { .. })));
@@ -222,7 +206,7 @@ fn an_interface_that_is_removed_gives_everything_back() {
 #[test]
 fn too_many_segments_are_named() {
     let (a, _b) = udp_pair();
-    let segments = options(SendMode::ZeroCopy).segment_bytes(Some(100));
+    let segments = socket_options(SendMode::ZeroCopy).segment_bytes(Some(100));
     let mut s = Sender::new(a.into(), segments).unwrap();
     let e = s.send(vec![0; 30_001]).unwrap_err();
     assert!(
@@ -239,7 +223,7 @@ fn too_many_segments_are_named() {
 fn a_drain_that_fails_says_why_and_what_is_left() {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 64 << 10);
-    let mut s = Sender::new(a.into(), options(SendMode::Copy)).unwrap();
+    let mut s = Sender::new(a.into(), socket_options(SendMode::Copy)).unwrap();
     s.try_send(vec![1; 16 << 20]).unwrap();
     assert_eq!(s.outstanding(), 1, "a part waits");
     // Unread bytes at the close: the connection is reset.
@@ -255,7 +239,7 @@ fn a_drain_that_fails_says_why_and_what_is_left() {
 fn a_socket_without_notifications_is_aborted_and_not_read_from() {
     let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut kept = a.try_clone().unwrap();
-    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
+    let mut s = Sender::new(a.into(), socket_options(SendMode::ZeroCopy)).unwrap();
     std::io::Write::write_all(&mut b, b"words").unwrap();
     s.try_send(vec![1; 16 << 20]).unwrap();
     assert!(s.is_partly_sent());
@@ -271,7 +255,7 @@ fn a_socket_without_notifications_is_aborted_and_not_read_from() {
 fn room_is_waited_for_between_two_tries() {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 64 << 10);
-    let mut s = Sender::new(a.into(), options(SendMode::Copy)).unwrap();
+    let mut s = Sender::new(a.into(), socket_options(SendMode::Copy)).unwrap();
     s.try_send(vec![1; 4 << 20]).unwrap();
     assert!(s.is_partly_sent());
     let refused = s.try_send(vec![2; 10]).unwrap_err();
@@ -301,8 +285,8 @@ fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {
     own_process!();
     let (a, _b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
-    let area = area();
-    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
+    let area = area(64, LEN);
+    let mut s = Sender::new(a.into(), socket_options(SendMode::ZeroCopy)).unwrap();
     let first = Arc::new(AtomicBool::new(true));
     s.on_done(move |_, _, _| {
         if first.swap(false, Ordering::SeqCst) {
@@ -310,7 +294,7 @@ fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {
         }
     });
     for i in 0..20 {
-        s.send(lease(&area, i)).unwrap();
+        s.send(lease(&area, &pattern(i, LEN))).unwrap();
     }
     assert!(s.outstanding() > 0);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(s))).is_err());
@@ -321,10 +305,10 @@ fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {
 fn a_loop_waits_for_the_socket() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (a, b) = udp_pair();
-    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
-    let area = area();
+    let mut s = Sender::new(a.into(), socket_options(SendMode::ZeroCopy)).unwrap();
+    let area = area(64, LEN);
     for i in 0..20 {
-        s.send(lease(&area, i)).unwrap();
+        s.send(lease(&area, &pattern(i, LEN))).unwrap();
         b.recv(&mut [0; 2000]).unwrap();
         let mut fds = [PollFd::from_borrowed_fd(s.as_fd(), PollFlags::empty())];
         assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap(), 1);

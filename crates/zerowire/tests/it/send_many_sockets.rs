@@ -1,10 +1,9 @@
 //! Ten thousand senders at a time.
 
-use crate::support::sockets::{sender, tcp_pair};
+use crate::support::sockets::{area, sender, tcp_pair};
 use std::io::Read;
 use std::net::UdpSocket;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{SendBackend, SendMode, SendOptions};
 use zerowire_testkit::own_process;
 
@@ -31,7 +30,7 @@ fn raise_the_limit() {
 fn ten_thousand_senders() {
     own_process!();
     raise_the_limit();
-    let area = Area::new(AreaOptions::default().buffers(UDP + TCP).buffer_bytes(1024)).unwrap();
+    let area = area(UDP + TCP, 1024);
     let options = |mode| SendOptions::default().mode(mode).backend(SendBackend::Socket);
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     sink.set_read_timeout(Some(LONG)).unwrap();

@@ -2,16 +2,15 @@
 //! kernel has let go of it, and not before. The receiver reads nothing meanwhile, so what is lent
 //! stays in the sender's queue.
 
-use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
+use crate::support::sockets::{area, lease, pattern, sender, set_int, take_notification, tcp_pair, udp_pair};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Close, SendBackend, SendError, SendMode, SendOptions, Sender, orphans};
-use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::own_process;
+use zerowire_testkit::{PATIENCE, wait_until};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -35,7 +34,7 @@ fn pair() -> (TcpStream, TcpStream) {
 /// that. Then the receiver reads, and everything has to be as it was sent. `lends`: the body has to
 /// be lent.
 fn respond(s: &mut Sender, peer: &mut TcpStream, lends: bool) {
-    let area = Area::new(AreaOptions::default().buffers(1).buffer_bytes(BODY)).unwrap();
+    let area = area(1, BODY);
     let copied_before = s.counters().snapshot().copied_bytes.get("numbering").copied();
     s.send(pattern(1, HEAD)).unwrap();
     let mut head = vec![0; HEAD];
@@ -159,26 +158,8 @@ fn foreign(a: &TcpStream, b: &mut TcpStream) {
     let n = unsafe { libc::send(a.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY) };
     assert_eq!(n, 500);
     b.read_exact(&mut [0; 500]).unwrap();
-    assert_eq!(notifications(a), 1);
-}
-
-fn notifications(a: &impl AsRawFd) -> usize {
-    let mut control = [0u64; 32];
-    let start = std::time::Instant::now();
-    loop {
-        // SAFETY: all zeroes is a valid msghdr; the control buffer is alive for the call.
-        let r = unsafe {
-            let mut h: libc::msghdr = std::mem::zeroed();
-            h.msg_control = control.as_mut_ptr().cast();
-            h.msg_controllen = size_of_val(&control);
-            libc::recvmsg(a.as_raw_fd(), &raw mut h, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
-        };
-        if r >= 0 {
-            return 1;
-        }
-        assert!(start.elapsed() < LONG, "no notification");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("a notification", || take_notification(a));
+    assert!(!take_notification(a), "a second one");
 }
 
 #[test]
@@ -275,18 +256,13 @@ fn a_sender_after_one_whose_memory_is_still_lent() {
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let area = Area::new(AreaOptions::default().buffers(12).buffer_bytes(1000)).unwrap();
-        let lease = |n: usize| {
-            let mut lease = area.lease().expect("a free buffer");
-            lease.copy_from_slice(&pattern(n, 1000));
-            lease
-        };
+        let area = area(12, 1000);
         lab.hold(lab::HERE);
         let mut senders = 0;
         for round in 0..3 {
             let mut s = sender(socket.try_clone().unwrap(), options(SendMode::ZeroCopy));
             for i in 0..4 {
-                s.send(lease(round * 4 + i)).unwrap();
+                s.send(lease(&area, &pattern(round * 4 + i, 1000))).unwrap();
             }
             assert_eq!((s.outstanding(), area.free()), (4, 8 - round * 4), "round {round}");
             if round < 2 {

@@ -3,11 +3,11 @@
 //! changed after the call, and the peer looks. New bytes: nothing was copied. The ledger must say
 //! the same. Needs root.
 
-use crate::support::sockets::datagram;
+use crate::support::sockets::{area, datagram, lease};
 use std::net::UdpSocket;
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::testing::scribble;
-use zerowire::send::{Payload, Segment, SendBackend, SendMode, SendOptions, Sender};
+use zerowire::send::{Payload, SendBackend, SendMode, SendOptions, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 
@@ -30,20 +30,12 @@ enum Memory {
 
 const EACH_MEMORY: [Memory; 3] = [Memory::Leased, Memory::LeasedVector, Memory::Owned];
 
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(16).buffer_bytes(32_768)).unwrap()
-}
-
 fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
-    let lease = |bytes: &[u8]| {
-        let mut lease = area.lease().expect("a free buffer");
-        assert!(lease.set_len(bytes.len()));
-        lease.copy_from_slice(bytes);
-        Segment::Lease(lease)
-    };
     match memory {
-        Memory::Leased => lease(bytes).into(),
-        Memory::LeasedVector => [lease(&bytes[..1000]), lease(&bytes[1000..])].into_iter().collect(),
+        Memory::Leased => lease(area, bytes).into(),
+        Memory::LeasedVector => {
+            [lease(area, &bytes[..1000]), lease(area, &bytes[1000..])].into_iter().collect()
+        }
         Memory::Owned => bytes.to_vec().into(),
     }
 }
@@ -61,7 +53,7 @@ fn cut_behind_the_call(backend: SendBackend, mode: SendMode, memory: Memory, who
     in_lab(move |lab| {
         let what = format!("{backend:?}, {mode:?}, {memory:?}, whole: {whole}");
         lab.veth();
-        let area = area();
+        let area = area(16, 32_768);
         let (peer, address) = lab.udp();
         let mut s = cutting_sender(&address.to_string(), backend, mode, &area);
         if whole {
@@ -127,7 +119,7 @@ fn an_interface_takes_what_is_cut_without_a_copy() {
     for (backend, memory) in BACK_ENDS.into_iter().flat_map(|b| EACH_MEMORY.map(|m| (b, m))) {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
-            let area = area();
+            let area = area(16, 32_768);
             let mut s = cutting_sender("10.78.0.2:9", backend, SendMode::ZeroCopy, &area);
             for n in 0..100 {
                 while area.free() < 2 {

@@ -2,12 +2,13 @@
 //! memory is changed after the call, and the peer looks. New bytes: nothing was copied by the call.
 //! The ledger must say the same. Needs root.
 
+use crate::support::sockets::{area, lease, socket_options};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::testing::scribble;
-use zerowire::send::{Close, Payload, Segment, SendBackend, SendMode, SendOptions, Sender, Ticket, orphans};
+use zerowire::send::{Close, Payload, SendMode, Sender, Ticket, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::net::run;
@@ -15,25 +16,9 @@ use zerowire_testkit::net::run;
 const LEN: usize = 1200;
 const AT: usize = 100;
 
-fn options(mode: SendMode) -> SendOptions {
-    SendOptions::default().mode(mode).backend(SendBackend::Socket)
-}
-
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap()
-}
-
 /// One datagram's bytes: in one leased buffer, or in two.
 fn payload(area: &Area, segments: usize, bytes: &[u8]) -> Payload {
-    bytes
-        .chunks(bytes.len().div_ceil(segments))
-        .map(|c| {
-            let mut lease = area.lease().expect("a free buffer");
-            assert!(lease.set_len(c.len()));
-            lease.copy_from_slice(c);
-            Segment::Lease(lease)
-        })
-        .collect()
+    bytes.chunks(bytes.len().div_ceil(segments)).map(|c| lease(area, c)).collect()
 }
 
 fn changed(n: u32) -> Vec<u8> {
@@ -57,12 +42,12 @@ enum Call {
 fn datagrams_behind_a_queue(mode: SendMode, call: Call) {
     in_lab(move |lab| {
         lab.veth();
-        let area = area();
+        let area = area(64, 2048);
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let mut s = Sender::new(socket.into(), options(mode)).unwrap();
+        let mut s = Sender::new(socket.into(), socket_options(mode)).unwrap();
         lab.hold(lab::HERE);
         let first = s.next_ticket();
         let segments = if call == Call::Sendmsg { 2 } else { 1 };
@@ -118,8 +103,8 @@ fn streams_hold_the_old_bytes_when_copied_and_the_new_ones_when_lent() {
             let (mut peer, _) = listener.accept().unwrap();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             socket.set_nodelay(true).unwrap();
-            let area = area();
-            let mut s = Sender::new(socket.into(), options(mode)).unwrap();
+            let area = area(64, 2048);
+            let mut s = Sender::new(socket.into(), socket_options(mode)).unwrap();
             lab.hold(lab::HERE);
             let tickets: Vec<_> =
                 (0..5).map(|n| s.send(payload(&area, 2, &lab::pattern(n, LEN))).expect("sent")).collect();
@@ -157,7 +142,8 @@ fn an_interface_takes_lent_memory_without_a_copy() {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
             let mut s =
-                Sender::new(socket.into(), options(SendMode::ZeroCopy).segment_bytes(segment_bytes)).unwrap();
+                Sender::new(socket.into(), socket_options(SendMode::ZeroCopy).segment_bytes(segment_bytes))
+                    .unwrap();
             for n in 0..200 {
                 s.send(lab::pattern(n, len)).unwrap();
             }
@@ -177,11 +163,11 @@ fn what_is_queued_when_the_sender_ends_comes_back_later() {
             lab.veth();
             let (peer, address) = lab.udp();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
-            let area = area();
+            let area = area(64, 2048);
             lab.hold(lab::HERE);
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect(address).unwrap();
-            let mut s = Sender::new(socket.into(), options(SendMode::ZeroCopy)).unwrap();
+            let mut s = Sender::new(socket.into(), socket_options(SendMode::ZeroCopy)).unwrap();
             for n in 0..5 {
                 s.send(payload(&area, 1, &lab::pattern(n, LEN))).unwrap();
             }
@@ -216,11 +202,11 @@ fn an_interface_that_goes_down_gives_memory_back() {
     in_lab(|lab| {
         lab.veth();
         let (_peer, address) = lab.udp();
-        let area = area();
+        let area = area(64, 2048);
         lab.hold(lab::HERE);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let mut s = Sender::new(socket.into(), options(SendMode::ZeroCopy)).unwrap();
+        let mut s = Sender::new(socket.into(), socket_options(SendMode::ZeroCopy)).unwrap();
         for n in 0..5 {
             s.send(payload(&area, 1, &lab::pattern(n, LEN))).unwrap();
         }

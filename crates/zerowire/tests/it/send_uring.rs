@@ -1,14 +1,14 @@
 //! What arrives over io_uring is what was given: sizes, segments, registered memory or not; and
 //! what the ledger says.
 
-use crate::support::sockets::{self, datagram, pattern, tcp_pair, udp_pair};
+use crate::support::sockets::{self, area, datagram, lease, pattern, tcp_pair, udp_pair};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, MappedFile};
+use zerowire::area::{Area, MappedFile};
 use zerowire::send::{
     Notifications, Payload, Segment, SendBackend, SendError, SendMode, SendOptions, Sender,
 };
@@ -23,17 +23,6 @@ fn options(mode: SendMode) -> SendOptions {
 
 fn open(socket: impl Into<OwnedFd>, mode: SendMode, areas: &[Area]) -> Sender {
     Sender::with_areas(socket.into(), options(mode), areas).expect("io_uring is needed for this test")
-}
-
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(80).buffer_bytes(1 << 20)).unwrap()
-}
-
-fn lease(area: &Area, bytes: &[u8]) -> Segment {
-    let mut lease = area.lease().expect("a free buffer");
-    assert!(lease.set_len(bytes.len()));
-    lease.copy_from_slice(bytes);
-    Segment::Lease(lease)
 }
 
 /// `bytes` in `count` segments: leases of `area`, or owned memory, or both in turn.
@@ -69,7 +58,7 @@ fn reader(mut socket: TcpStream) -> std::thread::JoinHandle<Vec<u8>> {
 #[test]
 fn tcp_carries_all_sizes_and_segments() {
     for (mode, memory) in MODES.into_iter().flat_map(|m| MEMORY.map(|k| (m, k))) {
-        let area = area();
+        let area = area(80, 1 << 20);
         let (a, b) = tcp_pair();
         let mut s = open(a, mode, std::slice::from_ref(&area));
         assert!(s.path().contains("io_uring"), "{}", s.path());
@@ -110,7 +99,7 @@ fn tcp_carries_all_sizes_and_segments() {
 #[test]
 fn udp_carries_all_sizes_and_segments() {
     for (mode, memory) in MODES.into_iter().flat_map(|m| MEMORY.map(|k| (m, k))) {
-        let area = area();
+        let area = area(80, 1 << 20);
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
         let mut s = open(a, mode, std::slice::from_ref(&area));
@@ -144,7 +133,7 @@ fn udp_carries_all_sizes_and_segments() {
 #[test]
 fn batches_cost_few_calls_and_keep_their_order() {
     for (mode, memory) in MODES.into_iter().flat_map(|m| MEMORY.map(|k| (m, k))) {
-        let area = Area::new(AreaOptions::default().buffers(400).buffer_bytes(2000)).unwrap();
+        let area = area(400, 2000);
         let (a, b) = udp_pair();
         sockets::set_int(&b, libc::SO_RCVBUF, 4 << 20);
         sockets::set_int(&a, libc::SO_SNDBUF, 4 << 20);
@@ -171,7 +160,7 @@ fn batches_cost_few_calls_and_keep_their_order() {
 fn segmentation_cuts_a_payload_into_datagrams() {
     for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         for memory in MEMORY {
-            let area = area();
+            let area = area(80, 1 << 20);
             let (a, b) = udp_pair();
             b.set_read_timeout(Some(LONG)).unwrap();
             let options = options(mode).segment_bytes(Some(1400));
@@ -191,7 +180,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
 #[test]
 fn partial_sends_go_on_where_they_ended() {
     for memory in MEMORY {
-        let area = area();
+        let area = area(80, 1 << 20);
         let (a, b) = tcp_pair();
         sockets::set_int(&a, libc::SO_SNDBUF, 20_000);
         sockets::set_int(&b, libc::SO_RCVBUF, 20_000);
@@ -210,7 +199,7 @@ fn partial_sends_go_on_where_they_ended() {
 
 #[test]
 fn a_stalled_receiver_bounds_what_is_lent() {
-    let area = area();
+    let area = area(80, 1 << 20);
     let (a, mut b) = tcp_pair();
     let options = options(SendMode::ZeroCopy)
         .max_lent(8)
@@ -243,7 +232,7 @@ fn a_stalled_receiver_bounds_what_is_lent() {
 #[test]
 fn a_peer_that_resets_gives_everything_back() {
     for mode in MODES {
-        let area = area();
+        let area = area(80, 1 << 20);
         let (a, b) = tcp_pair();
         let mut s = open(a, mode, std::slice::from_ref(&area));
         let mut sent = 0;
@@ -268,7 +257,7 @@ fn a_peer_that_resets_gives_everything_back() {
 
 #[test]
 fn synchronous_notifications_leave_nothing_lent() {
-    let area = area();
+    let area = area(80, 1 << 20);
     let (a, b) = udp_pair();
     let each_one = options(SendMode::ZeroCopy).notifications(Notifications::EachOne);
     let mut s = Sender::with_areas(a.into(), each_one.clone(), std::slice::from_ref(&area)).unwrap();

@@ -1,15 +1,15 @@
 //! Rings that fail in the middle, callbacks that use the engine, and event loops that wait for it.
 
-use crate::support::sockets::{pattern, set_int, tcp_pair, udp_pair};
+use crate::support::sockets::{area, lease, pattern, set_int, tcp_pair, udp_pair};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::Read;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::uring::{Engine, EngineOptions, Threads};
-use zerowire::send::{Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
+use zerowire::send::{SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::refuse::refuse;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -18,16 +18,6 @@ const LEN: usize = 16 << 10;
 
 fn zero_copy() -> SendOptions {
     SendOptions::default().mode(SendMode::ZeroCopy)
-}
-
-fn area() -> Area {
-    Area::new(AreaOptions::default().buffers(256).buffer_bytes(LEN)).unwrap()
-}
-
-fn lease(area: &Area, seed: usize) -> Payload {
-    let mut l = area.lease().expect("a free buffer");
-    l.copy_from_slice(&pattern(seed, LEN));
-    l.into()
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -42,7 +32,7 @@ fn pair() -> (TcpStream, TcpStream) {
 fn fill(s: &mut Sender, area: &Area) -> usize {
     let (mut n, mut refusals) = (0, 0);
     while refusals < 10 {
-        match s.try_send(lease(area, n)) {
+        match s.try_send(lease(area, &pattern(n, LEN))) {
             Ok(_) => (n, refusals) = (n + 1, 0),
             Err(r) if r.error.is_would_block() => {
                 refusals += 1;
@@ -61,7 +51,7 @@ fn fill(s: &mut Sender, area: &Area) -> usize {
 fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
     for shared in [false, true] {
         std::thread::spawn(move || {
-            let area = area();
+            let area = area(256, LEN);
             let (a, mut b) = pair();
             let areas = std::slice::from_ref(&area);
             let engine = Engine::new(&EngineOptions::default(), areas).expect(NEEDED);
@@ -75,7 +65,7 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
             let (free, out) = (area.free(), s.outstanding());
             refuse(libc::SYS_io_uring_enter, libc::EPERM);
             for _ in 0..4 {
-                let refused = s.try_send(lease(&area, 1)).unwrap_err();
+                let refused = s.try_send(lease(&area, &pattern(1, LEN))).unwrap_err();
                 assert!(
                     matches!(&refused.error, SendError::Uring(why) if why.contains("io_uring_enter failed")),
                     "{}",
@@ -162,7 +152,7 @@ fn a_panic_in_a_callback_loses_no_other_payload() {
 #[test]
 fn an_event_loop_waits_for_the_engine() {
     for threads in [Threads::One, Threads::Any] {
-        let area = area();
+        let area = area(256, LEN);
         let options = EngineOptions::default().threads(threads);
         let engine = Engine::new(&options, std::slice::from_ref(&area)).expect(NEEDED);
         let (a, mut b) = pair();

@@ -1,13 +1,12 @@
 //! Engines: many sockets, short queues, threads, senders that go away, and machines that refuse
 //! io_uring.
 
-use crate::support::sockets::{datagram, pattern, tcp_pair, udp_pair};
+use crate::support::sockets::{area, datagram, lease, pattern, tcp_pair, udp_pair};
 use std::io::Read;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineError, EngineOptions, Registration, Threads};
-use zerowire::send::{Close, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, orphans};
+use zerowire::send::{Close, SendBackend, SendError, SendMode, SendOptions, Sender, orphans};
 use zerowire_testkit::own_process;
 use zerowire_testkit::refuse::refuse;
 
@@ -16,17 +15,6 @@ const NEEDED: &str = "io_uring is needed for this test";
 
 fn zero_copy() -> SendOptions {
     SendOptions::default().mode(SendMode::ZeroCopy)
-}
-
-fn area(buffers: usize) -> Area {
-    Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(4096)).unwrap()
-}
-
-fn lease(area: &Area, bytes: &[u8]) -> Payload {
-    let mut lease = area.lease().expect("a free buffer");
-    assert!(lease.set_len(bytes.len()));
-    lease.copy_from_slice(bytes);
-    lease.into()
 }
 
 #[test]
@@ -41,7 +29,7 @@ fn ten_thousand_sockets_share_one_ring() {
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })
             .expect("the hard limit of open files allows 10200: raise it (ulimit -Hn) for this test");
     }
-    let area = area(SOCKETS);
+    let area = area(SOCKETS, 4096);
     let engine = Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect(NEEDED);
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     receiver.set_read_timeout(Some(LONG)).unwrap();
@@ -99,7 +87,7 @@ fn a_queue_of_completions_that_is_too_short_loses_nothing() {
 
 #[test]
 fn senders_that_go_leave_the_engine_to_the_others() {
-    let area = area(64);
+    let area = area(64, 4096);
     let engine = Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect(NEEDED);
     let (a, _stalled) = tcp_pair();
     let (c, d) = udp_pair();
@@ -127,7 +115,7 @@ fn senders_that_go_leave_the_engine_to_the_others() {
 
 #[test]
 fn a_sender_with_its_own_ring_moves_between_threads() {
-    let area = area(8);
+    let area = area(8, 4096);
     let (a, b) = udp_pair();
     let options = zero_copy().backend(SendBackend::Uring);
     let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).expect(NEEDED);
@@ -158,7 +146,7 @@ fn an_engine_of_one_thread_refuses_others() {
             let (a, _b) = udp_pair();
             let e = Sender::on(&engine, a.into(), zero_copy()).unwrap_err();
             assert!(matches!(&e.error, SendError::Uring(why) if why.contains("thread")), "{e}");
-            let e = engine.register(&area(1)).unwrap_err();
+            let e = engine.register(&area(1, 4096)).unwrap_err();
             assert!(matches!(e, EngineError::WrongThread), "{e}");
             let (a, b) = udp_pair();
             let mut s = Sender::on(&free, a.into(), zero_copy()).unwrap();
@@ -181,7 +169,7 @@ fn where_io_uring_is_refused_the_socket_back_end_runs() {
         let e = Engine::new(&EngineOptions::default(), &[]).unwrap_err();
         assert!(matches!(e, EngineError::Refused(_)), "{e}");
         assert!(e.to_string().contains("seccomp"), "{e}");
-        let area = area(4);
+        let area = area(4, 4096);
         let (a, _b) = udp_pair();
         let asked = zero_copy().backend(SendBackend::Uring);
         let e = Sender::with_areas(a.into(), asked, std::slice::from_ref(&area)).unwrap_err();
@@ -215,7 +203,7 @@ fn locked_memory_is_a_clear_error_or_goes_unregistered() {
     own_process!();
     std::thread::spawn(|| {
         become_ordinary(256 << 10);
-        let area = area(128);
+        let area = area(128, 4096);
         let areas = std::slice::from_ref(&area);
         let options = EngineOptions::default().registration(Registration::Required);
         let e = Engine::new(&options, areas).unwrap_err();

@@ -2,11 +2,11 @@
 //! memory is changed after the call, and the peer looks. New bytes: nothing was copied. The ledger
 //! must say the same. Needs root.
 
-use crate::support::sockets::datagram;
+use crate::support::sockets::{area, datagram, lease};
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use zerowire::area::{Area, AreaOptions};
+use zerowire::area::Area;
 use zerowire::send::testing::scribble;
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Close, Payload, Segment, SendBackend, SendMode, SendOptions, Sender, orphans};
@@ -31,21 +31,17 @@ const EACH_MEMORY: [Memory; 5] =
     [Memory::Registered, Memory::RegisteredVector, Memory::Owned, Memory::OwnedVector, Memory::MixedVector];
 
 fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
-    let lease = |bytes: &[u8]| {
-        let mut lease = area.lease().expect("a free buffer");
-        assert!(lease.set_len(bytes.len()));
-        lease.copy_from_slice(bytes);
-        Segment::Lease(lease)
-    };
     match memory {
-        Memory::Registered => lease(bytes).into(),
-        Memory::RegisteredVector => [lease(&bytes[..AT]), lease(&bytes[AT..])].into_iter().collect(),
+        Memory::Registered => lease(area, bytes).into(),
+        Memory::RegisteredVector => {
+            [lease(area, &bytes[..AT]), lease(area, &bytes[AT..])].into_iter().collect()
+        }
         Memory::Owned => bytes.to_vec().into(),
         Memory::OwnedVector => {
             [&bytes[..AT], &bytes[AT..]].map(|piece| Segment::Vec(piece.to_vec())).into_iter().collect()
         }
         Memory::MixedVector => {
-            [lease(&bytes[..AT]), Segment::Vec(bytes[AT..].to_vec())].into_iter().collect()
+            [lease(area, &bytes[..AT]), Segment::Vec(bytes[AT..].to_vec())].into_iter().collect()
         }
     }
 }
@@ -117,7 +113,7 @@ fn change_behind_the_call(
     calls: Calls,
 ) -> (Sender, Vec<Vec<u8>>) {
     let what = format!("{mode:?}, {memory:?}, {over:?}, {calls:?}");
-    let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
+    let area = area(16, 2048);
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
     let (socket, mut peer) = over.connect(lab);
@@ -211,7 +207,7 @@ fn an_interface_takes_lent_memory_without_a_copy() {
     for memory in EACH_MEMORY {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
-            let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
+            let area = area(64, 2048);
             let engine =
                 Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring");
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -234,7 +230,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
     for own_thread in [false, true] {
         in_lab(move |lab| {
             lab.veth();
-            let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
+            let area = area(16, 2048);
             let (peer, address) = lab.udp();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             lab.hold(lab::HERE);
@@ -281,7 +277,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
 fn lent_memory_comes_back_to_a_sender_that_moved() {
     in_lab(|lab| {
         lab.veth();
-        let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
+        let area = area(16, 2048);
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         lab.hold(lab::HERE);
