@@ -13,9 +13,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dirty::Migration;
 use zerowire_capture::Capture;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
+use zerowire_guest::{GuestAddr, GuestMemory, QueueSetup, VhostUser, VhostUserOptions};
 pub use zerowire_net::ChangeError;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
@@ -249,6 +250,19 @@ impl Guest {
                 }
             }
         }
+    }
+
+    /// Its rings, and the buffers that the device writes, as (address, bytes).
+    pub fn writable(&self) -> (Vec<QueueSetup>, Vec<(u64, u64)>) {
+        let rings = self.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
+        let buffers = self.pairs.iter().flat_map(|p| p.rx.writable());
+        (rings, buffers.map(|(at, len)| (at.0, len.into())).collect())
+    }
+
+    /// Has the device note its writes from now on.
+    pub fn migrate(&mut self) -> Migration {
+        let (rings, buffers) = self.writable();
+        Migration::start(self.driver.transport(), &self.memory, &rings, &buffers)
     }
 
     /// A frame each way, to see that everything works.

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::frames::{self, TCP_HEADERS, frame, number, tcp_frame};
-use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options};
+use crate::support::frames::{self, frame, number, tcp_frame};
+use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, peer_header, tso, with_metadata};
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
-use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4};
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::MetadataSource;
 use zerowire_testkit::captures::{CaptureFile, read_file};
 use zerowire_testkit::net::veth::veth;
 
@@ -127,13 +124,7 @@ fn frames_over_several_buffers_are_whole() {
             let mut back = Vec::new();
             for n in 0..30 {
                 let long = tcp_frame(n, 30_000);
-                let mut header = [0; 10];
-                header[..2].copy_from_slice(&[FLAG_NEEDS_CSUM, GSO_TCPV4]);
-                header[2..4].copy_from_slice(&(TCP_HEADERS as u16).to_le_bytes());
-                header[4..6].copy_from_slice(&1400u16.to_le_bytes());
-                header[6..8].copy_from_slice(&34u16.to_le_bytes());
-                header[8..10].copy_from_slice(&16u16.to_le_bytes());
-                peer.send_with(&header, &long).expect("sent");
+                peer.send_with(&peer_header(VirtioNetHdr { gso_size: 1400, ..tso() }), &long).expect("sent");
                 back.push(long);
             }
             for want in &back {
@@ -141,16 +132,7 @@ fn frames_over_several_buffers_are_whole() {
             }
             // Toward the port: one frame of which segments are made behind it.
             let out = tcp_frame(99, 60_000);
-            let header = VirtioNetHdr {
-                flags: FLAG_NEEDS_CSUM,
-                gso_type: GSO_TCPV4,
-                hdr_len: TCP_HEADERS as u16,
-                gso_size: 1448,
-                csum_start: 34,
-                csum_offset: 16,
-                ..VirtioNetHdr::default()
-            };
-            guest.send(0, &[(header, out.clone())]);
+            guest.send(0, &[(tso(), out.clone())]);
             drop(guest);
             let file = captured.read(backend);
             assert_eq!(frames_of(&file, TO_GUEST), back, "{mode:?}");
@@ -196,11 +178,8 @@ fn frames_that_wait_for_the_interface_are_captured_once() {
 fn frames_of_the_metadata_service_are_captured() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, "{\"a\": 1}").expect("a file");
         let captured = Captured::start(MAX_SNAPLEN);
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = captured.backend(Vm { metadata, ..Vm::new("zwcapmeta") });
+        let backend = captured.backend(with_metadata(Vm::new("zwcapmeta"), dir.path()));
         let mut guest = backend.guest("zwcapmeta", &options(0, Layout::Single));
         let request = frames::arp_request();
         guest.send_plain(std::slice::from_ref(&request));

@@ -1,7 +1,9 @@
 //! The device with each of its features on and off, over a real tap. What one side sends, the other
 //! side gets, and the ledger says of each byte how it went.
 
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
+use crate::support::{
+    Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, peer_header, tso, wait_until,
+};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{
     Layout, NetOptions, OFFLOADS, RxMode, RxOptions, VirtioNetHdr,
@@ -207,7 +209,7 @@ fn a_segmentation_frame_passes_whole_both_ways() {
             assert_eq!((got.gso_type(), got.needs_csum()), (GSO_TCPV4, true));
             assert_eq!(got.header[4..6], 1448u16.to_le_bytes());
 
-            peer.send_with(&peer_tso(), &large).expect("a segmentation frame to the tap");
+            peer.send_with(&peer_header(tso()), &large).expect("a segmentation frame to the tap");
             let (header, got) = guest.expect();
             assert_eq!(got, large);
             assert_eq!((header.gso_type, header.gso_size), (GSO_TCPV4, 1448));
@@ -240,8 +242,7 @@ fn other_segmentation_kinds_pass_whole_both_ways() {
             let got = peer.expect();
             assert_eq!((got.gso_type(), got.needs_csum()), (gso_type, true), "kind {n}");
             assert_eq!(got.bytes, frame);
-            let fields: [u8; 10] = header.encode()[..10].try_into().expect("ten bytes");
-            peer.send_with(&fields, &frame).expect("a segmentation frame to the tap");
+            peer.send_with(&peer_header(header), &frame).expect("a segmentation frame to the tap");
             let (header, got) = guest.expect();
             assert_eq!((header.gso_type, header.gso_size), (gso_type, 1448));
             assert_eq!(got, frame);
@@ -288,14 +289,14 @@ fn offloads_follow_what_the_guest_took() {
         let large = frames::tcp_frame(7, 4344);
         for round in 0..2 {
             let mut with = backend.guest("zwoffl", &options(0, Layout::Split));
-            peer.send_with(&peer_tso(), &large).expect("sent");
+            peer.send_with(&peer_header(tso()), &large).expect("sent");
             let (header, got) = with.expect();
             assert_eq!((header.gso_type, &got), (GSO_TCPV4, &large), "round {round}");
             drop(with);
             wait_until("the connection has ended", || !backend.stats("zwoffl").connected);
             // A guest without offloads gets the same frame in segments with whole checksums.
             let mut without = backend.guest("zwoffl", &options(OFFLOADS, Layout::Split));
-            peer.send_with(&peer_tso(), &large).expect("sent");
+            peer.send_with(&peer_header(tso()), &large).expect("sent");
             let mut payload = Vec::new();
             for _ in 0..3 {
                 let (header, got) = without.expect();
@@ -431,21 +432,4 @@ fn more_frames_than_buffers_wait_until_the_guest_posts_again() {
             }
         }
     });
-}
-
-/// A header for [`frames::tcp_frame`].
-fn tso() -> VirtioNetHdr {
-    VirtioNetHdr {
-        flags: FLAG_NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: frames::TCP_HEADERS as u16,
-        gso_size: 1448,
-        csum_start: 34,
-        csum_offset: 16,
-        num_buffers: 0,
-    }
-}
-
-fn peer_tso() -> [u8; 10] {
-    tso().encode()[..10].try_into().expect("ten bytes")
 }

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::support::dirty::{Watch, without_mark};
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, pass_on, wait_until};
+use crate::support::{
+    Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, pass_on, send_each, wait_until,
+};
 use serde_json::Value;
-use zerowire_guest::net::{Layout, NetOptions, QueuePair, VirtioNetHdr};
+use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_guest::{DirtyLog, Transport};
 use zerowire_testkit::net::tap::{persistent, wait_for_carrier};
 use zerowire_vhost::session::{HandOverError, SessionImage};
@@ -47,19 +49,9 @@ fn return_to(backend: &Backend) {
     take_up(backend, hand_over(backend));
 }
 
-/// Sends frames with numbers from 0 on until `count`, as fast as they are given back.
-fn send_numbered(pair: &mut QueuePair, count: u32) {
-    let tx = &mut pair.tx;
-    for n in 0..count {
-        let frame = frames::frame(n, 60 + (n as usize * 37) % 1400);
-        while !tx.send(&VirtioNetHdr::default(), &frame).expect("sound") {
-            tx.publish().expect("published");
-            assert!(tx.wait(1, PATIENCE).expect("sound"), "a buffer given back");
-            tx.reap().expect("sound");
-        }
-        tx.publish().expect("published");
-    }
-    assert!(tx.drain(PATIENCE).expect("sound"), "all frames given back");
+/// Frames with these numbers.
+fn numbered(count: u32) -> impl Iterator<Item = Vec<u8>> {
+    (0..count).map(|n| frames::frame(n, 60 + (n as usize * 37) % 1400))
 }
 
 #[test]
@@ -76,7 +68,7 @@ fn each_frame_of_the_guest_goes_out_once_through_one_server_after_the_other() {
         let arrived = AtomicU32::new(0);
         let Guest { driver, pairs, .. } = &mut guest;
         std::thread::scope(|scope| {
-            scope.spawn(|| send_numbered(&mut pairs[0], FRAMES));
+            scope.spawn(|| send_each(&mut pairs[0].tx, numbered(FRAMES)));
             scope.spawn(|| {
                 for n in 0..FRAMES {
                     assert_eq!(frames::number(&peer.expect().bytes), n, "lost, twice or out of order");
@@ -208,10 +200,7 @@ fn writes_are_noted_in_the_front_end_s_log_by_the_successor() {
         let backend = start(&vms);
         let peer = Peer::new(TAP);
         let mut guest = backend.guest(TAP, &options(0, Layout::Split));
-        let rings: Vec<_> =
-            guest.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
-        let buffers: Vec<_> =
-            guest.pairs.iter().flat_map(|p| p.rx.writable()).map(|(at, len)| (at.0, len.into())).collect();
+        let (rings, buffers) = guest.writable();
         let watch = Watch::new(&guest.memory, &rings, &buffers);
         let receive = |guest: &mut Guest, numbers: std::ops::Range<u32>| {
             for n in numbers {

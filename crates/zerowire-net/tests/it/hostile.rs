@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::support::attack::{PLAIN, SIZE, attack, attack_receive, front_end, good_frame};
 use crate::support::neighbour::{Neighbour, UNHARMED};
-use crate::support::toggle::{Shape, changing_frame, with_metadata};
-use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
+use crate::support::toggle::{Shape, changing_frame};
+use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until, with_metadata};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack, bad_headers, malformed_messages};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;

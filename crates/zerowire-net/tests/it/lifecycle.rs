@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::support::attack::{PLAIN, front_end};
 use crate::support::{
-    Backend, Guest, PATIENCE, Peer, Vm, frames, guest_memory, in_netns, options, wait_until,
+    Backend, Guest, PATIENCE, Peer, Vm, frames, guest_memory, in_netns, options, send_each, wait_until,
+    with_metadata,
 };
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::net::{Layout, NetDriver, QueuePair, RxQueue, TxQueue, VirtioNetHdr};
+use zerowire_guest::net::{Layout, NetDriver, QueuePair, RxQueue, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{
     GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, new_eventfd, protocol,
 };
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::{Fleet, MetadataSource, NetChange};
+use zerowire_net::{Fleet, NetChange};
 use zerowire_vhost_user::Request;
 
 #[test]
@@ -247,20 +247,6 @@ fn a_new_front_end_does_not_get_frames_of_the_old_one() {
 
 const STREAM: u32 = 4000;
 
-/// Sends numbered frames as fast as they go.
-fn stream_out(tx: &mut TxQueue) {
-    for n in 0..STREAM {
-        let frame = frames::frame(n, 18 + (n as usize * 31) % 6000);
-        while !tx.send(&VirtioNetHdr::default(), &frame).expect("a frame that fits") {
-            tx.publish().expect("published");
-            assert!(tx.wait(1, PATIENCE).expect("a poll"), "frames go out");
-            tx.reap().expect("a sound ring");
-        }
-        tx.publish().expect("published");
-    }
-    assert!(tx.drain(PATIENCE).expect("a sound ring"));
-}
-
 /// Receives numbered frames.
 fn stream_in(rx: &mut RxQueue, received: &AtomicU32) {
     for n in 0..STREAM {
@@ -287,7 +273,9 @@ fn under_traffic(
         let Ok([QueuePair { mut rx, mut tx }]) = <[QueuePair; 1]>::try_from(pairs) else {
             panic!("one pair")
         };
-        let out = std::thread::spawn(move || stream_out(&mut tx));
+        let out = std::thread::spawn(move || {
+            send_each(&mut tx, (0..STREAM).map(|n| frames::frame(n, 18 + (n as usize * 31) % 6000)))
+        });
         let input = std::thread::spawn(move || stream_in(&mut rx, &count));
         let host = std::thread::spawn(move || {
             let (mut sent, mut seen) = (0u32, 0u32);
@@ -356,10 +344,8 @@ fn statistics_and_messages_do_not_disturb_traffic() {
 fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-        let metadata = Some(MetadataSource { file: file.clone(), tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, queues: 2, ..Vm::new("zwmeta") }]);
+        let vm = with_metadata(Vm { queues: 2, ..Vm::new("zwmeta") }, dir.path());
+        let backend = Backend::start(std::slice::from_ref(&vm));
         let mut peer = Peer::new("zwmeta");
         let options = zerowire_guest::net::NetOptions { queue_pairs: 2, ..options(0, Layout::Split) };
         let mut guest = backend.guest("zwmeta", &options);
@@ -379,10 +365,9 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         assert_eq!(stats.transmit.totals.copied_bytes["metadata"], 4 * arp);
         assert!(stats.receive.totals.copied_bytes["metadata"] >= 4 * arp);
         // A file that can't be read leaves all as it was.
-        std::fs::write(&file, "{").expect("a broken metadata file");
+        std::fs::write(dir.path().join("metadata.json"), "{").expect("a broken metadata file");
         let fleet: &dyn Fleet = &backend.server;
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let change = NetChange { vm: "zwmeta".to_owned(), metadata, ..NetChange::default() };
+        let change = NetChange { vm: vm.name.to_owned(), metadata: vm.metadata, ..NetChange::default() };
         let errors = fleet.change(vec![change]);
         assert!(errors.len() == 1 && errors[0].to_string().contains("metadata.json"), "{errors:?}");
         guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
@@ -396,10 +381,7 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
 fn beside_the_metadata_service_frames_are_copied_as_little_as_without() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..Vm::new("zwwith") }, Vm::new("zwwithout")]);
+        let backend = Backend::start(&[with_metadata(Vm::new("zwwith"), dir.path()), Vm::new("zwwithout")]);
         let [with, without] = ["zwwith", "zwwithout"].map(|name| {
             let mut peer = Peer::new(name);
             let mut guest = backend.guest(name, &options(0, Layout::Pages));

@@ -5,29 +5,16 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use crate::support::attack::front_end;
-use crate::support::dirty::{Migration, Watch, pages, without_mark};
+use crate::support::dirty::{Watch, pages, without_mark};
 use crate::support::lab::Lab;
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options};
+use crate::support::{
+    Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, peer_header, tso, with_metadata,
+};
 use rustix::event::{EventfdFlags, eventfd};
-use zerowire_guest::net::header::GSO_TCPV4;
-use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
-use zerowire_guest::{DirtyLog, GuestAddr, LOG_PAGE, QueueSetup, Transport, features as f};
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::{MetadataSource, PathMode, Policy};
+use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_guest::{DirtyLog, GuestAddr, LOG_PAGE, Transport, features as f};
+use zerowire_net::{PathMode, Policy};
 use zerowire_vhost_user::{LogRegion, Request, VringAddr};
-
-/// The guest's rings, and the buffers that the device writes.
-fn writable(guest: &Guest) -> (Vec<QueueSetup>, Vec<(u64, u64)>) {
-    let rings = guest.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
-    let buffers = guest.pairs.iter().flat_map(|p| p.rx.writable());
-    (rings, buffers.map(|(at, len)| (at.0, len.into())).collect())
-}
-
-/// Has the writes of the device noted from now on.
-fn migrate(guest: &mut Guest) -> Migration {
-    let (rings, buffers) = writable(guest);
-    Migration::start(guest.driver.transport(), &guest.memory, &rings, &buffers)
-}
 
 fn frame(n: u32, len: usize) -> Vec<u8> {
     without_mark(frames::frame(n, len))
@@ -50,17 +37,7 @@ fn receive(guest: &mut Guest, peer: &Peer, lens: &[usize], at_once: bool) {
 /// A TCP segment of `payload` bytes that the guest segments.
 fn receive_segment(guest: &mut Guest, peer: &Peer, payload: usize) {
     let segment = without_mark(frames::tcp_frame(7, payload));
-    let header = VirtioNetHdr {
-        flags: 1,
-        gso_type: GSO_TCPV4,
-        hdr_len: frames::TCP_HEADERS as u16,
-        gso_size: 1448,
-        csum_start: 34,
-        csum_offset: 16,
-        ..VirtioNetHdr::default()
-    };
-    let bytes = header.encode();
-    peer.send_with(bytes[..10].try_into().expect("10 bytes"), &segment).expect("sent");
+    peer.send_with(&peer_header(tso()), &segment).expect("sent");
     assert_eq!(guest.expect().1, segment);
 }
 
@@ -120,7 +97,7 @@ fn every_write_is_noted_and_no_other() {
             guest.ping(&mut peer, 1);
             // Each round has a log of its own, which takes the place of the one before.
             for round in 0..3 {
-                let migration = migrate(&mut guest);
+                let migration = guest.migrate();
                 traffic(&mut guest, &mut peer);
                 guest.driver.stop().expect("stopped");
                 migration.check(&guest.memory, &format!("{what}, round {round}"));
@@ -140,8 +117,8 @@ fn only_what_the_kernel_wrote_of_a_buffer_is_noted() {
         let rx = RxOptions { mode: RxMode::Mergeable { buffer_len: 32 << 10 }, indirect: false, buffers: 0 };
         let mut guest = backend.guest("zwexact", &NetOptions { rx: Some(rx), ..options(0, Layout::Split) });
         receive(&mut guest, &peer, &[200], false);
-        let (_, buffers) = writable(&guest);
-        let migration = migrate(&mut guest);
+        let (_, buffers) = guest.writable();
+        let migration = guest.migrate();
         receive(&mut guest, &peer, &[60], false);
         receive_segment(&mut guest, &peer, 9000);
         guest.driver.stop().expect("stopped");
@@ -197,13 +174,10 @@ fn of_a_long_used_ring_only_what_was_written_is_noted() {
 fn answers_of_the_metadata_service_are_noted() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..Vm::new("zwmigmeta") }]);
+        let backend = Backend::start(&[with_metadata(Vm::new("zwmigmeta"), dir.path())]);
         let mut guest = backend.guest("zwmigmeta", &options(0, Layout::Split));
         let arp = frames::arp_request();
-        let migration = migrate(&mut guest);
+        let migration = guest.migrate();
         for _ in 0..3 {
             guest.send_plain(std::slice::from_ref(&arp));
             assert_eq!(guest.expect().1[28..32], [169, 254, 169, 254]);
@@ -220,7 +194,7 @@ fn nothing_is_missed_before_the_log_comes_and_while_it_changes() {
         let mut peer = Peer::new("zwmiglate");
         let mut guest = backend.guest("zwmiglate", &options(0, Layout::Split));
         guest.ping(&mut peer, 1);
-        let (rings, buffers) = writable(&guest);
+        let (rings, buffers) = guest.writable();
         let watch = Watch::new(&guest.memory, &rings, &buffers);
         let end = guest.memory.regions().iter().map(|r| r.end().0).max().expect("memory");
         let logs: Vec<_> = (0..3).map(|_| DirtyLog::new(end).expect("a log")).collect();
@@ -252,7 +226,7 @@ fn queues_that_start_while_writes_are_noted_are_part_of_it() {
         let mut guest = backend.guest("zwmigstart", &options(f::RING_EVENT_IDX, Layout::Split));
         guest.ping(&mut peer, 1);
         guest.driver.stop().expect("stopped");
-        let migration = migrate(&mut guest);
+        let migration = guest.migrate();
         guest.driver.resume(&mut guest.pairs).expect("resumed");
         traffic(&mut guest, &mut peer);
         // A front end that is cut off: the device has stopped when it is gone.
@@ -274,7 +248,7 @@ fn a_signal_tells_of_changes() {
         receive(&mut guest, &peer, &[100], false);
         let mut n = [0; 8];
         assert_eq!(rustix::io::read(&signal, &mut n), Err(rustix::io::Errno::AGAIN), "nothing is noted yet");
-        let migration = migrate(&mut guest);
+        let migration = guest.migrate();
         receive(&mut guest, &peer, &[100], false);
         guest.driver.stop().expect("stopped");
         assert_eq!(rustix::io::read(&signal, &mut n), Ok(8));

@@ -2,12 +2,12 @@
 //! and what the ledger says of it.
 
 use crate::support::frames::{self, arp_request, frame, number};
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use crate::support::{
+    Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, peer_header, tso, wait_until, with_metadata,
+};
 use zerowire_guest::features as f;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, NetOptions, OFFLOADS, RxMode, RxOptions, VirtioNetHdr};
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::MetadataSource;
 use zerowire_net::port::packet::{Frames, PacketSocket};
 use zerowire_testkit::net::veth::veth;
 
@@ -281,19 +281,6 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
     });
 }
 
-/// A header for [`frames::tcp_frame`].
-fn tso() -> VirtioNetHdr {
-    VirtioNetHdr {
-        flags: FLAG_NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: frames::TCP_HEADERS as u16,
-        gso_size: 1448,
-        csum_start: 34,
-        csum_offset: 16,
-        num_buffers: 0,
-    }
-}
-
 /// Frames to be segmented, of each kind and about this payload, with their headers.
 fn segmented(n: u32, payload: usize) -> Vec<(VirtioNetHdr, Vec<u8>)> {
     let tcp6 = VirtioNetHdr { gso_type: GSO_TCPV6, gso_size: 1428, hdr_len: 74, csum_start: 54, ..tso() };
@@ -308,10 +295,6 @@ fn partial(frame: &mut [u8], protocol: u8, offset: usize) {
     let len = (frame.len() - 34) as u16;
     let pseudo = [&frame[26..34], &[0, protocol], &len.to_be_bytes()].concat();
     frame[34 + offset..36 + offset].copy_from_slice(&frames::sum(&pseudo, 0).to_be_bytes());
-}
-
-fn fields(header: &VirtioNetHdr) -> [u8; 10] {
-    header.encode()[..10].try_into().expect("ten bytes")
 }
 
 #[test]
@@ -329,7 +312,7 @@ fn segmentation_frames_of_up_to_64_kib_pass_whole_both_ways() {
                         let got = peer.expect();
                         assert!(got.bytes == frame, "{layout:?}: {} bytes came", got.bytes.len());
                         assert_eq!((got.gso_type(), got.needs_csum()), (header.gso_type, true));
-                        peer.send_with(&fields(&header), &frame).expect("sent");
+                        peer.send_with(&peer_header(header), &frame).expect("sent");
                         let (got, bytes) = guest.expect();
                         assert!(bytes == frame, "{layout:?}: {} bytes came", bytes.len());
                         assert_eq!((got.gso_type, got.gso_size), (header.gso_type, header.gso_size));
@@ -411,7 +394,7 @@ fn a_guest_gets_segments_of_what_it_does_not_take_whole() {
                 let mut before = 0;
                 for (n, payload) in [3000, 14_000, 3000].into_iter().enumerate() {
                     for (kind, (header, whole)) in segmented(n as u32, payload).into_iter().enumerate() {
-                        peer.send_with(&fields(&header), &whole).expect("sent");
+                        peer.send_with(&peer_header(header), &whole).expect("sent");
                         let headers = whole.len() - payload;
                         if kind < 3 - kinds {
                             assert_eq!(guest.expect().1, whole);
@@ -450,7 +433,7 @@ fn a_partial_checksum_passes_or_is_completed() {
                 guest.send(0, &[(header, frame.clone())]);
                 let got = peer.expect();
                 assert_eq!((&got.bytes, got.needs_csum()), (&frame, true));
-                peer.send_with(&fields(&header), &frame).expect("sent");
+                peer.send_with(&peer_header(header), &frame).expect("sent");
                 let (got, bytes) = guest.expect();
                 assert_eq!(
                     (got.flags & FLAG_NEEDS_CSUM, got.csum_start, got.csum_offset),
@@ -463,7 +446,7 @@ fn a_partial_checksum_passes_or_is_completed() {
             wait_until("the connection has ended", || !backend.stats("a").connected);
             let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
             for _ in 0..50 {
-                peer.send_with(&fields(&header), &frame).expect("sent");
+                peer.send_with(&peer_header(header), &frame).expect("sent");
                 let (got, bytes) = guest.expect();
                 assert_eq!((got.flags, got.gso_type), (0, 0));
                 check_sum(&bytes);
@@ -537,7 +520,7 @@ fn tagged_frames_keep_their_tags_both_ways() {
                 let header = VirtioNetHdr { csum_start: 38, hdr_len: 58, ..tso() };
                 guest.send(0, &[(header, whole.clone())]);
                 assert_eq!(next_tagged(&tagged), (frames::tcp_frame(9, payload), TAGS[0]));
-                peer.send_with(&fields(&header), &whole).expect("sent");
+                peer.send_with(&peer_header(header), &whole).expect("sent");
                 let (got, bytes) = guest.expect();
                 assert!(bytes == whole, "{} bytes came", bytes.len());
                 assert_eq!((got.gso_type, got.csum_start, got.gso_size), (GSO_TCPV4, 38, 1448));
@@ -558,7 +541,7 @@ fn a_tag_and_segments_at_once() {
             let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
             let whole = with_tag(&frames::tcp_frame(9, 5000), [0x81, 0, 0, 9]);
             let header = VirtioNetHdr { csum_start: 38, hdr_len: 58, ..tso() };
-            peer.send_with(&fields(&header), &whole).expect("sent");
+            peer.send_with(&peer_header(header), &whole).expect("sent");
             let mut payload = Vec::new();
             while payload.len() < 5000 {
                 let (header, frame) = guest.expect();
@@ -576,10 +559,7 @@ fn metadata_is_answered_beside_frames() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..vm(Way::Slots) }]);
+        let backend = Backend::start(&[with_metadata(vm(Way::Slots), dir.path())]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         for n in 0..20 {

@@ -2,28 +2,19 @@
 //! system call takes, for frames that a transmit ring can't take.
 
 use crate::support::attack::{PLAIN, front_end, good_frame};
-use crate::support::frames;
-use crate::support::toggle::{Shape, changing_frame, with_metadata};
-use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns};
+use crate::support::toggle::{Shape, changing_frame};
+use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, tso, with_metadata};
 use zerowire_guest::features as f;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::VirtioNetHdr;
-use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_ECN, GSO_TCPV4};
+use zerowire_guest::net::header::{GSO_ECN, GSO_TCPV4};
 use zerowire_testkit::net::veth::veth;
 
 const FEATURES: u64 = PLAIN | f::NET_CSUM | f::NET_HOST_TSO4 | f::NET_HOST_ECN;
 
 /// A frame to be segmented in a way that a ring's header can't say, its virtio-net header in front.
 fn beside_the_ring(n: u32, payload: usize) -> Vec<u8> {
-    let header = VirtioNetHdr {
-        flags: FLAG_NEEDS_CSUM,
-        gso_type: GSO_TCPV4 | GSO_ECN,
-        hdr_len: 54,
-        gso_size: 1448,
-        csum_start: 34,
-        csum_offset: 16,
-        num_buffers: 0,
-    };
+    let header = VirtioNetHdr { gso_type: GSO_TCPV4 | GSO_ECN, ..tso() };
     [header.encode().as_slice(), &frames::tcp_frame(n, payload)].concat()
 }
 

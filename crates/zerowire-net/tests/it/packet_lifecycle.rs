@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::support::attack::{PLAIN, attack, front_end};
-use crate::support::dirty::{Migration, without_mark};
+use crate::support::dirty::without_mark;
 use crate::support::frames::{self, frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -271,15 +271,7 @@ fn every_write_to_memory_is_noted_and_no_other() {
             let mut guest = backend.guest("a", &options(without, Layout::Split));
             guest.ping(&mut peer, 1);
             for round in 0..3 {
-                let rings: Vec<_> =
-                    guest.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
-                let buffers: Vec<_> = guest
-                    .pairs
-                    .iter()
-                    .flat_map(|p| p.rx.writable())
-                    .map(|(at, len)| (at.0, u64::from(len)))
-                    .collect();
-                let migration = Migration::start(guest.driver.transport(), &guest.memory, &rings, &buffers);
+                let migration = guest.migrate();
                 let tag = |f: Vec<u8>| [&f[..12], &[0x81, 0, 0, 5], &f[12..]].concat();
                 for (n, len) in [18, 60, 1000, 1514, 60, 1514].into_iter().enumerate() {
                     let bytes = without_mark(frame(n as u32, len));

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::support::frames::{self, TCP_HEADERS, frame, number};
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, tso, wait_until};
 use zerowire_guest::Transport;
-use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_UDP_L4};
+use zerowire_guest::net::header::{GSO_TCPV4, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
@@ -24,15 +24,7 @@ fn the_drivers_hint_of_the_headers_length_decides_nothing() {
             let backend = Backend::start(&[Vm::on("a", port)]);
             let mut guest = backend.guest("a", &options(0, Layout::Single));
             let before = backend.stats("a").transmit.totals;
-            let tcp = |hdr_len, gso_size| VirtioNetHdr {
-                flags: FLAG_NEEDS_CSUM,
-                gso_type: GSO_TCPV4,
-                hdr_len,
-                gso_size,
-                csum_start: 34,
-                csum_offset: 16,
-                num_buffers: 0,
-            };
+            let tcp = |hdr_len, gso_size| VirtioNetHdr { hdr_len, gso_size, ..tso() };
             let mut sent = 0;
             for hdr_len in [0, 1, 34, 53, 54, 55, 66, 128, 1000, 4054] {
                 // The longest segments that the MTU lets pass, without and with 12 bytes of TCP

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::frames::{arp_request, frame, number};
 use crate::support::pattern::{DATA, OnBackend as _, Patterned};
-use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options};
+use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, with_metadata};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::MetadataSource;
 use zerowire_testkit::net::veth::veth;
 
 /// Frames of each of these lengths, numbered from `first`.
@@ -128,10 +126,7 @@ fn buffers_are_used_in_order() {
         const KEPT: usize = 32;
         veth("v0", "v1", 1, 1500);
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, "{}").expect("a metadata file");
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..Vm::on("a", "xdp:v0,mode=copy") }]);
+        let backend = Backend::start(&[with_metadata(Vm::on("a", "xdp:v0,mode=copy"), dir.path())]);
         let peer = Peer::new("v1");
         let mut guest = Patterned::start(&backend, "a", 0);
         let mut posted: VecDeque<u16> = VecDeque::new();
@@ -159,10 +154,7 @@ fn metadata_is_answered_beside_many_frames() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..Vm::on("a", "xdp:v0,mode=copy") }]);
+        let backend = Backend::start(&[with_metadata(Vm::on("a", "xdp:v0,mode=copy"), dir.path())]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         let probes = guest.warm_up(0, &peer);

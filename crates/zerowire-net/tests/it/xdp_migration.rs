@@ -4,20 +4,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::dirty::{Migration, without_mark};
-use crate::support::{Backend, Guest, Peer, Vm, frames, in_netns, options};
+use crate::support::dirty::without_mark;
+use crate::support::{Backend, Peer, Vm, frames, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
 use zerowire_testkit::SetAtEnd;
 use zerowire_testkit::net::veth::veth;
-
-/// Has the writes of the device noted from now on.
-fn migrate(guest: &mut Guest) -> Migration {
-    let rings: Vec<_> = guest.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
-    let buffers: Vec<_> = guest.pairs.iter().flat_map(|p| p.rx.writable()).collect();
-    let buffers: Vec<_> = buffers.into_iter().map(|(at, len)| (at.0, len.into())).collect();
-    Migration::start(guest.driver.transport(), &guest.memory, &rings, &buffers)
-}
 
 fn frame(n: u32, len: usize) -> Vec<u8> {
     without_mark(frames::frame(n, len))
@@ -46,7 +38,7 @@ fn every_write_is_noted_and_no_other() {
             let mut guest = backend.guest("a", &options);
             guest.warm_up(0, &peer);
             for round in 0..3 {
-                let migration = migrate(&mut guest);
+                let migration = guest.migrate();
                 for n in 0..60u32 {
                     let bytes = frame(n, [18, 60, 700, 1514][n as usize % 4]);
                     peer.send(&bytes);
@@ -75,7 +67,7 @@ fn frames_under_way_when_the_rings_stop_are_noted() {
         let mut guest = backend.guest("a", &options(0, Layout::Split));
         guest.warm_up(0, &peer);
         for round in 0..30 {
-            let migration = migrate(&mut guest);
+            let migration = guest.migrate();
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let _ends = SetAtEnd(&stop);

@@ -1,17 +1,14 @@
 //! A frame that its guest changes while it is sent: what was inspected is what goes out.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use zerowire_guest::features as f;
 use zerowire_guest::misbehave::{RawDesc, RawQueue, Toggler};
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4};
 use zerowire_guest::ring::DESC_NEXT;
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::MetadataSource;
 
 use super::attack::{PLAIN, front_end};
-use super::{Backend, PATIENCE, Peer, Vm, frames};
+use super::{Backend, PATIENCE, Peer, frames};
 
 /// Entries of the ring.
 const SIZE: u16 = 512;
@@ -38,16 +35,10 @@ pub struct Shape {
     pub partial: bool,
 }
 
-/// `vm` with a metadata service, whose file is in `dir`.
-pub fn with_metadata(vm: Vm, dir: &Path) -> Vm {
-    let file = dir.join("metadata.json");
-    std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
-    Vm { metadata: Some(MetadataSource { file, tokens: TokenPolicy::Required }), ..vm }
-}
-
-/// Sends such a frame again and again by queue 1 of `vm`, which is [`with_metadata`]. Its headers
-/// change all the while. They are those of a sound frame, of one for the metadata service, or have
-/// wrong or unnegotiated offloads. Only the sound one may reach the peer.
+/// Sends such a frame again and again by queue 1 of `vm`, which is
+/// [`with_metadata`](super::with_metadata). Its headers change all the while. They are those of a
+/// sound frame, of one for the metadata service, or have wrong or unnegotiated offloads. Only the
+/// sound one may reach the peer.
 pub fn changing_frame(backend: &Backend, vm: &str, peer: &mut Peer, shape: Shape) {
     let (mut transport, memory) = front_end(backend, vm, PLAIN | f::NET_CSUM);
     let mut queue = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
