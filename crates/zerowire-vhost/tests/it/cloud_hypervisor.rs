@@ -7,10 +7,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::support::attack::PLAIN;
-use crate::support::cloud_hypervisor::{Device, Queue};
+use crate::support::cloud_hypervisor::{Device, Net, RX, TX};
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
-use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, wait_until};
+use crate::support::{Backend, Peer, Vm, in_netns, wait_until};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -21,54 +20,14 @@ const SIZE: u16 = 16;
 /// Buffers that the guest posts, once: a Linux guest posts no more until some are used.
 const POSTED: u16 = 8;
 
-const RX: usize = 0;
-const TX: usize = 1;
-
-/// A guest whose driver has posted its receive buffers.
-struct Net {
-    device: Device,
-    buffers: Vec<GuestSlice>,
-    sent: u16,
+fn guest() -> Net {
+    Net::new(SIZE, POSTED, 0)
 }
 
-impl Net {
-    fn new() -> Self {
-        let memory = guest_memory();
-        let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
-        let buffers: Vec<_> = (0..POSTED).map(|_| memory.allocate(2048, 16).expect("guest memory")).collect();
-        for (head, buffer) in (0..).zip(&buffers) {
-            queues[RX].offer(head, RawDesc::writable(buffer));
-        }
-        Self { device: Device::new(memory, queues, PLAIN), buffers, sent: 0 }
-    }
-
-    /// The next frame of the guest, on its ring.
-    fn post(&mut self) -> Vec<u8> {
-        let frame = frames::frame(self.sent.into(), 100);
-        let slice = self.device.memory.allocate(12 + frame.len(), 16).expect("guest memory");
-        slice.write(0, &[0; 12]);
-        slice.write(12, &frame);
-        self.device.queues[TX].offer(self.sent % SIZE, RawDesc::readable(&slice));
-        self.buffers.push(slice);
-        self.sent += 1;
-        frame
-    }
-
-    /// A frame each way.
-    fn ping(&mut self, peer: &mut Peer) {
-        let used = self.device.queues[RX].ring.used_idx();
-        peer.send(&frames::frame(used.into(), 60));
-        self.device.queues[RX].wait_used(used + 1);
-        assert_eq!(self.device.queues[RX].ring.used_entry(used).0, u32::from(used), "the next buffer");
-        let frame = self.post();
-        assert_eq!(peer.expect().bytes, frame);
-        self.device.queues[TX].wait_used(self.sent);
-    }
-
-    fn without_state(mut self) -> Self {
-        self.device.protocol.remove(Protocol::DEVICE_STATE);
-        self
-    }
+fn guest_without_state() -> Net {
+    let mut net = guest();
+    net.device.protocol.remove(Protocol::DEVICE_STATE);
+    net
 }
 
 fn backend() -> (Backend, Peer) {
@@ -78,8 +37,7 @@ fn backend() -> (Backend, Peer) {
 
 /// The connection of a guest that has exchanged a frame each way.
 fn started(net: &mut Net, backend: &Backend, peer: &mut Peer, with_region: bool) -> Frontend {
-    let mut vu = net.device.connect(&backend.socket("zwch"));
-    net.device.set_up(&mut vu, with_region, Some(&[0, 0]));
+    let vu = net.device.start(&backend.socket("zwch"), with_region, Some(&[0, 0]));
     net.ping(peer);
     vu
 }
@@ -88,7 +46,7 @@ fn started(net: &mut Net, backend: &Backend, peer: &mut Peer, with_region: bool)
 fn a_front_end_that_reconnects_goes_on_behind_what_was_used() {
     in_netns(|| {
         for with_region in [false, true] {
-            let mut net = Net::new();
+            let mut net = guest();
             let (first, mut peer) = backend();
             let vu = started(&mut net, &first, &mut peer, with_region);
             drop((first, peer));
@@ -96,8 +54,7 @@ fn a_front_end_that_reconnects_goes_on_behind_what_was_used() {
             // The guest sends while no back end is there.
             let waits = net.post();
             let (second, mut peer) = backend();
-            let mut vu = net.device.connect(&second.socket("zwch"));
-            net.device.set_up(&mut vu, with_region, None);
+            let _vu = net.device.start(&second.socket("zwch"), with_region, None);
             assert_eq!(peer.expect().bytes, waits);
             for _ in 1..POSTED {
                 net.ping(&mut peer);
@@ -109,7 +66,7 @@ fn a_front_end_that_reconnects_goes_on_behind_what_was_used() {
 #[test]
 fn a_snapshot_stops_the_rings_and_both_sides_of_it_go_on() {
     in_netns(|| {
-        let mut net = Net::new();
+        let mut net = guest();
         let (first, mut peer) = backend();
         let mut vu = started(&mut net, &first, &mut peer, true);
         net.device.enable(&mut vu, false);
@@ -136,7 +93,7 @@ fn a_snapshot_stops_the_rings_and_both_sides_of_it_go_on() {
 #[test]
 fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
     in_netns(|| {
-        let mut net = Net::new().without_state();
+        let mut net = guest_without_state();
         let (first, mut peer) = backend();
         let mut vu = started(&mut net, &first, &mut peer, true);
         net.device.enable(&mut vu, false);
@@ -144,8 +101,7 @@ fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
         drop(vu);
         net.device.inflight = None;
         let (second, mut peer) = backend();
-        let mut vu = net.device.connect(&second.socket("zwch"));
-        net.device.set_up(&mut vu, true, None);
+        let _vu = net.device.start(&second.socket("zwch"), true, None);
         for _ in 1..POSTED {
             net.ping(&mut peer);
         }
@@ -156,7 +112,7 @@ fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
 fn a_guest_that_migrates_goes_on_at_the_other_back_end() {
     in_netns(|| {
         for state in [true, false] {
-            let mut net = if state { Net::new() } else { Net::new().without_state() };
+            let mut net = if state { guest() } else { guest_without_state() };
             let (first, mut peer) = backend();
             let mut vu = started(&mut net, &first, &mut peer, true);
             let log = memfd(1 << 20);
@@ -181,7 +137,7 @@ fn a_guest_that_migrates_goes_on_at_the_other_back_end() {
 #[test]
 fn a_state_of_another_device_is_refused_with_the_reason() {
     in_netns(|| {
-        let mut net = Net::new();
+        let mut net = guest();
         let (first, mut peer) = backend();
         let mut vu = net.device.connect(&first.socket("zwch"));
         assert!(!net.device.load(&mut vu, b"something"));
@@ -197,7 +153,7 @@ fn a_state_of_another_device_is_refused_with_the_reason() {
 #[test]
 fn the_end_of_a_state_is_waited_for_and_not_for_ever() {
     in_netns(|| {
-        let mut net = Net::new();
+        let mut net = guest();
         let (backend, _peer) = backend();
         let mut vu = net.device.connect(&backend.socket("zwch"));
         let held = net.device.start_load(&mut vu, b"");
@@ -219,15 +175,9 @@ fn the_end_of_a_state_is_waited_for_and_not_for_ever() {
 
 /// A vsock device with buffers posted, and its connection.
 fn vsock(backend: &VsockBackend, with_region: bool) -> (Device, Frontend, Vec<GuestSlice>) {
-    let memory = guest_memory();
-    let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
-    let buffers: Vec<_> = (0..POSTED).map(|_| memory.allocate(4096, 16).expect("guest memory")).collect();
-    for (head, buffer) in (0..).zip(&buffers) {
-        queues[RX].offer(head, RawDesc::writable(buffer));
-    }
-    let mut device = Device::new(memory, queues, f::VERSION_1 | f::RING_EVENT_IDX);
-    let mut vu = device.connect(&backend.vhost_path("vm"));
-    device.set_up(&mut vu, with_region, Some(&[0, 0]));
+    let mut device = Device::new(SIZE, f::VERSION_1 | f::RING_EVENT_IDX);
+    let buffers = device.post_buffers(POSTED, 4096);
+    let vu = device.start(&backend.vhost_path("vm"), with_region, Some(&[0, 0]));
     (device, vu, buffers)
 }
 
@@ -259,8 +209,7 @@ fn a_vsock_device_goes_on_behind_what_was_used() {
         let backend = backend.restart(&vms);
         drop(vu);
         let _b = send_packet(&device, 1);
-        let mut vu = device.connect(&backend.vhost_path("vm"));
-        device.set_up(&mut vu, with_region, None);
+        let _vu = device.start(&backend.vhost_path("vm"), with_region, None);
         let used = device.queues[RX].ring.used_idx();
         let _second = dial(&backend);
         wait_until("a request in a buffer posted before", || device.queues[RX].ring.used_idx() > used);
@@ -278,8 +227,7 @@ fn a_transmit_queue_that_lends_begins_where_the_front_end_says() {
     let backend = backend.restart(&vms);
     drop(vu);
     let _passed_over = send_packet(&device, 0);
-    let mut vu = device.connect(&backend.vhost_path("vm"));
-    device.set_up(&mut vu, false, None);
+    let vu = device.start(&backend.vhost_path("vm"), false, None);
     let _b = send_packet(&device, 1);
     device.queues[TX].wait_used(1);
     assert_eq!(device.queues[TX].ring.used_entry(0).0, 1);

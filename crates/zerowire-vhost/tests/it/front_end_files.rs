@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::support::attack::PLAIN;
-use crate::support::cloud_hypervisor::{Device, Queue};
+use crate::support::cloud_hypervisor::Device;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
-use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
+use crate::support::{Backend, Peer, Vm, frames, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::vhost_user::message::{VhostTransferStateDirection, VhostTransferStatePhase};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -49,11 +49,8 @@ fn somebody_writes() -> bool {
 
 /// A front end whose call eventfd of queue 1 is full, with the device's thread held up by it.
 fn held_up(path: &std::path::Path, features: u64) -> (Device, Frontend, Vec<zerowire_guest::GuestSlice>) {
-    let memory = guest_memory();
-    let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
-    let mut device = Device::new(memory, queues, features);
-    let mut vu = device.connect(path);
-    device.set_up(&mut vu, false, Some(&[0, 0]));
+    let mut device = Device::new(16, features);
+    let vu = device.start(path, false, Some(&[0, 0]));
     wedge(&device.queues[1].call);
     let bytes = [&[0; 12][..], &frames::frame(1, 100)].concat();
     let slice = device.memory.allocate(bytes.len(), 16).expect("guest memory");
@@ -146,9 +143,7 @@ fn region(file: &File) -> VhostUserMemoryRegionInfo {
 fn only_files_of_shared_memory_are_mapped() {
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwfile")]);
-        let memory = guest_memory();
-        let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
-        let mut device = Device::new(memory, queues, PLAIN);
+        let mut device = Device::new(16, PLAIN);
         let refused = |what: &str| {
             let text = backend.stats("zwfile").last_error.unwrap_or_default();
             assert!(text.contains("neither shared memory nor on hugetlbfs"), "{what}: {text}");
@@ -165,8 +160,7 @@ fn only_files_of_shared_memory_are_mapped() {
             vu.set_log_base(0, Some(log)).expect_err(what);
             refused(what);
             drop(vu);
-            let mut vu = device.connect(&backend.socket("zwfile"));
-            device.set_up(&mut vu, true, Some(&[0, 0]));
+            let mut vu = device.start(&backend.socket("zwfile"), true, Some(&[0, 0]));
             let (info, _) = device.inflight.take().expect("a region");
             for i in 0..2 {
                 vu.get_vring_base(i).expect("stopped");
@@ -190,12 +184,9 @@ fn only_files_of_shared_memory_are_mapped() {
 fn a_device_state_comes_from_no_file_on_a_disk() {
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwdisk")]);
-        let memory = guest_memory();
-        let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
-        let mut device = Device::new(memory, queues, PLAIN);
+        let mut device = Device::new(16, PLAIN);
         for (what, file) in no_memory() {
-            let mut vu = device.connect(&backend.socket("zwdisk"));
-            device.set_up(&mut vu, false, None);
+            let vu = device.start(&backend.socket("zwdisk"), false, None);
             let (load, stopped) = (VhostTransferStateDirection::LOAD, VhostTransferStatePhase::STOPPED);
             vu.set_device_state_fd(load, stopped, file.into()).expect_err(what);
             let text = backend.stats("zwdisk").last_error.unwrap_or_default();
@@ -206,9 +197,7 @@ fn a_device_state_comes_from_no_file_on_a_disk() {
 
 /// A file on FUSE is sent as memory and refused. Its file system does not answer who closes it.
 fn unclosed(path: &std::path::Path, fuse: &FuseFile) {
-    let memory = guest_memory();
-    let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
-    let vu = Device::new(memory, queues, PLAIN).connect(path);
+    let vu = Device::new(16, PLAIN).connect(path);
     fuse.hold(true);
     vu.set_mem_table(&[region(&fuse.file)]).expect_err("refused");
     wait_until("it is being closed", || fuse.is_being_closed());
@@ -276,9 +265,7 @@ fn more_files_than_a_message_may_carry_hold_up_their_own_vm_alone() {
 fn only_eventfds_are_notified_or_waited_for() {
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwevent")]);
-        let memory = guest_memory();
-        let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
-        let mut device = Device::new(memory, queues, PLAIN);
+        let mut device = Device::new(16, PLAIN);
         let other = || {
             let (reader, _) = io::pipe().expect("a pipe");
             let fd = OwnedFd::from(reader);

@@ -2,19 +2,17 @@
 //! bit. Frames and chains keep their order when some are dropped, held back, or were in flight in a
 //! back end that has died. The driver of these tests breaks off when a chain comes out of order.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::attack::PLAIN;
-use crate::support::cloud_hypervisor::{Device, Queue};
+use crate::support::cloud_hypervisor::{Device, Net, RX, TX};
 use crate::support::lab::Lab;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
-use crate::support::{Backend, Guest, Peer, Vm, frames, guest_memory, in_netns, options};
+use crate::support::{Backend, Guest, Peer, Vm, frames, in_netns, options};
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::net::Layout;
 use zerowire_guest::net::header::VirtioNetHdr;
 use zerowire_guest::ring::RingMemory;
-use zerowire_guest::{GuestSlice, LOG_PAGE, Transport, features as f};
+use zerowire_guest::{LOG_PAGE, Transport, features as f};
 use zerowire_testkit::net::veth::veth;
 use zerowire_vhost::ring::{SplitRing, UsedOrder};
 
@@ -203,76 +201,39 @@ fn a_device_whose_chains_may_come_back_in_another_order_does_not_offer_it() {
 }
 
 const SIZE: u16 = 64;
-const RX: usize = 0;
-const TX: usize = 1;
 
-/// A guest that posts chains whenever its test wants, with or without a device behind its rings.
-struct Posting {
-    device: Device,
-    buffers: Vec<GuestSlice>,
-    sent: u16,
-}
-
-impl Posting {
-    fn new() -> Self {
-        let memory = guest_memory();
-        let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
-        let buffers: Vec<_> = (0..SIZE).map(|_| memory.allocate(2048, 16).expect("guest memory")).collect();
-        for (head, buffer) in (0..).zip(&buffers) {
-            queues[RX].offer(head, RawDesc::writable(buffer));
-        }
-        Self { device: Device::new(memory, queues, PLAIN | f::IN_ORDER), buffers, sent: 0 }
-    }
-
-    /// Posts the next frames.
-    fn post(&mut self, count: u16) -> Vec<Vec<u8>> {
-        let mut posted = Vec::new();
-        for _ in 0..count {
-            let frame = frames::frame(self.sent.into(), 100);
-            let slice = self.device.memory.allocate(12 + frame.len(), 16).expect("guest memory");
-            slice.write(0, &[0; 12]);
-            slice.write(12, &frame);
-            self.device.queues[TX].offer(self.sent % SIZE, RawDesc::readable(&slice));
-            self.buffers.push(slice);
-            self.sent += 1;
-            posted.push(frame);
-        }
-        posted
-    }
-
-    fn used(&self, at: u16) -> (u32, u32) {
-        self.device.queues[TX].ring.used_entry(at)
-    }
-
-    fn connect(&mut self, path: &Path, with_region: bool) -> vhost::vhost_user::Frontend {
-        let mut vu = self.device.connect(path);
-        self.device.set_up(&mut vu, with_region, None);
-        vu
-    }
+/// Posts the next frames, with or without a device behind the rings.
+fn post(guest: &mut Net, count: u16) -> Vec<Vec<u8>> {
+    (0..count).map(|_| guest.post()).collect()
 }
 
 #[test]
 fn a_back_end_that_follows_a_dead_one_goes_on_in_order() {
     in_netns(|| {
         for with_region in [false, true] {
-            let mut guest = Posting::new();
+            let mut guest = Net::new(SIZE, SIZE, f::IN_ORDER);
             let first = Backend::start(&[Vm::new("zwnext")]);
             let mut peer = Peer::new("zwnext");
             // All lie there when the ring starts: one batch.
-            let posted = guest.post(20);
-            let vu = guest.connect(&first.socket("zwnext"), with_region);
+            let posted = post(&mut guest, 20);
+            let vu = guest.device.start(&first.socket("zwnext"), with_region, None);
             posted.iter().for_each(|frame| assert_eq!(&peer.expect().bytes, frame));
             guest.device.queues[TX].wait_used(20);
-            assert_eq!((guest.used(0), guest.used(1)), ((19, 0), (0, 0)), "one element, nothing behind it");
+            let used = |guest: &Net, at| guest.device.queues[TX].ring.used_entry(at);
+            assert_eq!(
+                [0, 1].map(|at| used(&guest, at)),
+                [(19, 0), (0, 0)],
+                "one element, nothing behind it"
+            );
             drop((first, peer));
             drop(vu);
-            let posted = guest.post(30);
+            let posted = post(&mut guest, 30);
             let second = Backend::start(&[Vm::new("zwnext")]);
             let mut peer = Peer::new("zwnext");
-            let _vu = guest.connect(&second.socket("zwnext"), with_region);
+            let _vu = guest.device.start(&second.socket("zwnext"), with_region, None);
             posted.iter().for_each(|frame| assert_eq!(&peer.expect().bytes, frame));
             guest.device.queues[TX].wait_used(50);
-            assert_eq!((guest.used(20), guest.used(21)), ((49, 0), (0, 0)));
+            assert_eq!([20, 21].map(|at| used(&guest, at)), [(49, 0), (0, 0)]);
             // Each received frame has an element of its own, with its length.
             let start = Instant::now();
             for (n, len) in (0..).zip([60, 300, 61]) {
@@ -290,16 +251,13 @@ fn a_back_end_that_follows_a_dead_one_goes_on_in_order() {
 #[test]
 fn a_vsock_device_uses_packets_in_batches() {
     let backend = VsockBackend::start(&[VsockVm::new("vm", 3)]);
-    let memory = guest_memory();
-    let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
-    let packet = memory.allocate(44, 16).expect("guest memory");
+    let mut device = Device::new(SIZE, f::VERSION_1 | f::RING_EVENT_IDX | f::IN_ORDER);
+    let packet = device.memory.allocate(44, 16).expect("guest memory");
     packet.write(0, &[0; 44]);
     for head in 0..20 {
-        queues[TX].offer(head, RawDesc::readable(&packet));
+        device.queues[TX].offer(head, RawDesc::readable(&packet));
     }
-    let mut device = Device::new(memory, queues, f::VERSION_1 | f::RING_EVENT_IDX | f::IN_ORDER);
-    let mut vu = device.connect(&backend.vhost_path("vm"));
-    device.set_up(&mut vu, false, Some(&[0, 0]));
+    let _vu = device.start(&backend.vhost_path("vm"), false, Some(&[0, 0]));
     device.queues[TX].wait_used(20);
     assert_eq!([0, 1].map(|at| device.queues[TX].ring.used_entry(at)), [(19, 0), (0, 0)]);
 }

@@ -16,12 +16,16 @@ use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, Vr
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::ring::RingMemory;
-use zerowire_guest::{GuestMemory, features as f};
+use zerowire_guest::{GuestMemory, GuestSlice, features as f};
 
-use super::wait_until;
+use super::attack::PLAIN;
+use super::{Peer, frames, guest_memory, wait_until};
 
 /// VHOST_VRING_F_LOG.
 const VRING_LOG: u32 = 1;
+
+pub const RX: usize = 0;
+pub const TX: usize = 1;
 
 /// A queue of the guest.
 pub struct Queue {
@@ -64,7 +68,10 @@ pub struct Device {
 }
 
 impl Device {
-    pub fn new(memory: GuestMemory, queues: Vec<Queue>, features: u64) -> Self {
+    /// A device with two queues of `size` entries each, in memory of its own.
+    pub fn new(size: u16, features: u64) -> Self {
+        let memory = guest_memory();
+        let queues = (0..2).map(|index| Queue::new(&memory, index, size)).collect();
         // avail_protocol_features of net.rs.
         let protocol = Protocol::MQ
             | Protocol::CONFIGURE_MEM_SLOTS
@@ -75,6 +82,16 @@ impl Device {
             | Protocol::CONFIG;
         let features = features | f::VHOST_USER_PROTOCOL_FEATURES | f::VHOST_LOG_ALL;
         Self { memory, queues, features, protocol, inflight: None }
+    }
+
+    /// Posts `count` receive buffers of `len` bytes: the heads are numbered from 0 on.
+    pub fn post_buffers(&self, count: u16, len: usize) -> Vec<GuestSlice> {
+        let buffer = |_| self.memory.allocate(len, 16).expect("guest memory");
+        let buffers: Vec<_> = (0..count).map(buffer).collect();
+        for (head, buffer) in (0..).zip(&buffers) {
+            self.queues[RX].offer(head, RawDesc::writable(buffer));
+        }
+        buffers
     }
 
     /// A new connection, whose features are negotiated (connect_vhost_user,
@@ -89,6 +106,13 @@ impl Device {
         this.set_protocol_features(self.protocol).expect("protocol features");
         this.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         this
+    }
+
+    /// A new connection on which the queues run, as [`set_up`](Self::set_up) says.
+    pub fn start(&mut self, path: &Path, with_region: bool, bases: Option<&[u16]>) -> Frontend {
+        let mut vu = self.connect(path);
+        self.set_up(&mut vu, with_region, bases);
+        vu
     }
 
     /// setup_vhost_user: without bases each queue begins at its available index.
@@ -177,6 +201,48 @@ impl Device {
         for q in &self.queues {
             vu.set_vring_addr(q.index.into(), &config(q, true)).expect("SET_VRING_ADDR");
         }
+    }
+}
+
+/// A guest on a network device, which has posted its receive buffers.
+pub struct Net {
+    pub device: Device,
+    /// Frames that the guest has posted.
+    pub sent: u16,
+    /// What its descriptors point to.
+    slices: Vec<GuestSlice>,
+}
+
+impl Net {
+    /// `posted` buffers, on queues of `size` entries. `features` are beside [`PLAIN`].
+    pub fn new(size: u16, posted: u16, features: u64) -> Self {
+        let device = Device::new(size, PLAIN | features);
+        let slices = device.post_buffers(posted, 2048);
+        Self { device, sent: 0, slices }
+    }
+
+    /// The next frame of the guest, on its ring.
+    pub fn post(&mut self) -> Vec<u8> {
+        let frame = frames::frame(self.sent.into(), 100);
+        let slice = self.device.memory.allocate(12 + frame.len(), 16).expect("guest memory");
+        slice.write(0, &[0; 12]);
+        slice.write(12, &frame);
+        let tx = &self.device.queues[TX];
+        tx.offer(self.sent % tx.ring.size(), RawDesc::readable(&slice));
+        self.slices.push(slice);
+        self.sent += 1;
+        frame
+    }
+
+    /// A frame each way.
+    pub fn ping(&mut self, peer: &mut Peer) {
+        let used = self.device.queues[RX].ring.used_idx();
+        peer.send(&frames::frame(used.into(), 60));
+        self.device.queues[RX].wait_used(used + 1);
+        assert_eq!(self.device.queues[RX].ring.used_entry(used).0, u32::from(used), "the next buffer");
+        let frame = self.post();
+        assert_eq!(peer.expect().bytes, frame);
+        self.device.queues[TX].wait_used(self.sent);
     }
 }
 
