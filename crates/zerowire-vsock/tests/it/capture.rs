@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::PATIENCE;
-use crate::support::vsock::{Vm, VsockBackend, pattern, read_exact, together};
+use crate::support::vsock::{Vm, VsockBackend, exchange, join, pattern, read_exact};
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_VSOCK, MAX_SNAPLEN};
 use zerowire_guest::vsock::{ConnState, SocketType};
 use zerowire_testkit::captures::{CaptureFile, CapturedPacket, read_file};
@@ -124,22 +124,9 @@ fn guests_that_reach_each_other_have_an_interface_each() {
     let (path, capture) = start(&dir, MAX_SNAPLEN);
     let backend = VsockBackend::captured(&[Vm::new("a", 3), Vm::new("b", 4)], Some(capture.clone()));
     let (mut a, mut b) = (backend.guest("a"), backend.guest("b"));
-    b.stack.listen(80, SocketType::Stream);
-    let from = a.stack.connect(4, 80, SocketType::Stream).expect("asked");
-    let mut to = None;
-    together([&mut a, &mut b], "a connection", |[a, b]| {
-        to = to.or_else(|| b.stack.accept(80));
-        to.is_some() && a.stack.state(from) == ConnState::Established
-    });
-    let (to, out) = (to.expect("a connection"), pattern(10_000, 1));
-    let (mut sent, mut got) = (0, Vec::new());
-    together([&mut a, &mut b], "all bytes", |[a, b]| {
-        if sent < out.len() {
-            sent += a.stack.send(from, &out[sent..]).expect("open");
-        }
-        b.stack.recv(to, &mut got).expect("open");
-        got.len() >= out.len()
-    });
+    let conns = join(&mut a, &mut b, 80, SocketType::Stream);
+    let out = pattern(10_000, 1);
+    exchange(&mut a, &mut b, conns, [&out, &[]]);
     drop((a, b));
     drop(backend);
     assert!(capture.finish(PATIENCE));

@@ -4,11 +4,11 @@
 use std::io::Write;
 
 use crate::support::dirty::{Migration, without_mark};
-use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, read_exact, together};
+use crate::support::vsock::{Guest, Vm, VsockBackend, exchange, join, pattern, read_exact};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, Layout, Op, PacketHeader, SUPPORTED, SocketType, StackOptions, VsockOptions,
+    ConnState, HOST_CID, Layout, Op, PacketHeader, SUPPORTED, SocketType, StackOptions, VsockOptions,
 };
 use zerowire_guest::{DirtyLog, features as f};
 use zerowire_vhost_user::LogRegion;
@@ -165,17 +165,6 @@ fn logs_that_do_not_cover_the_memory_are_refused() {
     assert!(!log.take().is_empty(), "what the device wrote is noted");
 }
 
-fn siblings(a: &mut Guest, b: &mut Guest, kind: SocketType) -> (ConnId, ConnId) {
-    b.stack.listen(80, kind);
-    let from = a.stack.connect(b.stack.cid(), 80, kind).expect("asked");
-    let mut to = None;
-    together([a, b], "a connection", |[a, b]| {
-        to = to.or_else(|| b.stack.accept(80));
-        to.is_some() && a.stack.state(from) == ConnState::Established
-    });
-    (from, to.expect("a connection"))
-}
-
 #[test]
 fn what_guests_send_each_other_is_noted_in_both() {
     let backend = VsockBackend::start(&[Vm::new("a", 3), Vm::new("b", 4)]);
@@ -184,21 +173,11 @@ fn what_guests_send_each_other_is_noted_in_both() {
         // With few buffers packets wait in private memory.
         let few = VsockOptions { rx_limit, ..VsockOptions::default() };
         let mut b = backend.guest_with("b", &few, StackOptions::default());
-        let (at_a, at_b) = siblings(&mut a, &mut b, SocketType::Stream);
+        let conns = join(&mut a, &mut b, 80, SocketType::Stream);
         let logs = [migrate(&mut a), migrate(&mut b)];
         for (seed, len) in SIZES.into_iter().enumerate() {
             let out = [bytes(len, seed), bytes(len, seed + 1000)];
-            let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
-            together([&mut a, &mut b], "all bytes", |[a, b]| {
-                for (i, (g, conn)) in [(&mut a.stack, at_a), (&mut b.stack, at_b)].into_iter().enumerate() {
-                    if sent[i] < len {
-                        sent[i] += g.send(conn, &out[i][sent[i]..]).expect("open");
-                    }
-                    g.recv(conn, &mut got[1 - i]).expect("open");
-                }
-                got[0].len() >= len && got[1].len() >= len
-            });
-            assert!(got == out, "{len} bytes");
+            exchange(&mut a, &mut b, conns, [&out[0], &out[1]]);
         }
         check(&mut a, &logs[0], "the one guest");
         check(&mut b, &logs[1], "the other guest");

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 
-use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, together};
+use crate::support::vsock::{Guest, Vm, VsockBackend, exchange, pattern, try_join};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 use zerowire_vhost::serve::{Endpoint, VmState};
@@ -23,33 +23,9 @@ fn sockets(backend: &VsockBackend, vm: &str) -> bool {
     there > 0
 }
 
-/// A connection from `a` to a port of `b`, if there is one.
+/// A stream from `a` to a port of `b`, if there is one.
 fn connect(a: &mut Guest, b: &mut Guest, port: u32) -> Option<(ConnId, ConnId)> {
-    b.stack.listen(port, SocketType::Stream);
-    let from = a.stack.connect(b.stack.cid(), port, SocketType::Stream).expect("asked");
-    let mut to = None;
-    together([a, b], "an answer", |[a, b]| {
-        to = to.or_else(|| b.stack.accept(port));
-        match a.stack.state(from) {
-            ConnState::Established => to.is_some(),
-            ConnState::Connecting => false,
-            _ => true,
-        }
-    });
-    Some((from, to?))
-}
-
-/// Bytes from one guest to another.
-fn pass(a: &mut Guest, b: &mut Guest, (from, to): (ConnId, ConnId), bytes: &[u8]) {
-    let (mut sent, mut got) = (0, Vec::new());
-    together([a, b], "all bytes", |[a, b]| {
-        if sent < bytes.len() {
-            sent += a.stack.send(from, &bytes[sent..]).expect("open");
-        }
-        b.stack.recv(to, &mut got).expect("open");
-        got.len() >= bytes.len()
-    });
-    assert!(got == bytes);
+    try_join(a, b, port, SocketType::Stream)
 }
 
 #[test]
@@ -88,9 +64,9 @@ fn a_vm_that_joins_reaches_its_siblings_and_they_see_it_go() {
         backend.add(&Vm::new("b", 4));
         let mut b = backend.guest("b");
         let to = connect(&mut a, &mut b, 80).expect("a reaches b");
-        pass(&mut a, &mut b, to, &pattern(100_000, round));
+        exchange(&mut a, &mut b, to, [&pattern(100_000, round), &[]]);
         let from = connect(&mut b, &mut a, 90).expect("b reaches a");
-        pass(&mut b, &mut a, from, &pattern(1000, round));
+        exchange(&mut b, &mut a, from, [&pattern(1000, round), &[]]);
         backend.server.remove("b").expect("removed");
         for conn in [to.0, from.1] {
             a.until("the reset", |stack| stack.state(conn) != ConnState::Established);
@@ -103,9 +79,9 @@ fn a_vm_that_joins_reaches_its_siblings_and_they_see_it_go() {
         backend.add(&Vm::new("d", 6));
         let mut d = backend.guest("d");
         let to = connect(&mut c, &mut d, 80).expect("c reaches d");
-        pass(&mut c, &mut d, to, &pattern(5000, round));
+        exchange(&mut c, &mut d, to, [&pattern(5000, round), &[]]);
         backend.server.remove("d").expect("removed");
-        pass(&mut a, &mut c, between, &pattern(10_000, round));
+        exchange(&mut a, &mut c, between, [&pattern(10_000, round), &[]]);
     }
     assert_eq!(backend.stats("c").totals.ring_errors, 0);
 }

@@ -2,7 +2,7 @@
 //! slow, leave or lie.
 
 use crate::support::raw::RawGuest;
-use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, together};
+use crate::support::vsock::{Guest, Vm, VsockBackend, exchange, join, pattern, together};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
     ConnId, ConnState, Layout, Op, PacketHeader, Received, SHUTDOWN_SEND, SocketType, StackOptions,
@@ -15,35 +15,11 @@ fn two() -> VsockBackend {
     VsockBackend::start(&[Vm::new("a", 3), Vm::new("b", 4)])
 }
 
-/// A connection from `a` to a port of `b`.
-fn connect(a: &mut Guest, b: &mut Guest, port: u32, kind: SocketType) -> (ConnId, ConnId) {
-    b.stack.listen(port, kind);
-    let from = a.stack.connect(b.stack.cid(), port, kind).expect("asked");
-    let mut to = None;
-    together([a, b], "a connection", |[a, b]| {
-        to = to.or_else(|| b.stack.accept(port));
-        to.is_some() && a.stack.state(from) == ConnState::Established
-    });
-    let to = to.expect("a connection");
-    assert_eq!(b.stack.peer(to).expect("open").0, a.stack.cid());
-    (from, to)
-}
-
 /// Bytes of each size both ways at the same time.
-fn echo(a: &mut Guest, b: &mut Guest, (at_a, at_b): (ConnId, ConnId), sizes: &[usize]) {
+fn echo(a: &mut Guest, b: &mut Guest, conns: (ConnId, ConnId), sizes: &[usize]) {
     for (seed, &len) in sizes.iter().enumerate() {
         let out = [pattern(len, seed), pattern(len, seed + 1000)];
-        let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
-        together([a, b], "all bytes", |[a, b]| {
-            for (i, (g, conn)) in [(&mut a.stack, at_a), (&mut b.stack, at_b)].into_iter().enumerate() {
-                if sent[i] < len {
-                    sent[i] += g.send(conn, &out[i][sent[i]..]).expect("open");
-                }
-                g.recv(conn, &mut got[1 - i]).expect("open");
-            }
-            got[0].len() >= len && got[1].len() >= len
-        });
-        assert!(got == out, "{len} bytes");
+        exchange(a, b, conns, [&out[0], &out[1]]);
     }
 }
 
@@ -51,9 +27,9 @@ fn echo(a: &mut Guest, b: &mut Guest, (at_a, at_b): (ConnId, ConnId), sizes: &[u
 fn bytes_arrive_both_ways_with_one_copy() {
     let backend = two();
     let (mut a, mut b) = (backend.guest("a"), backend.guest("b"));
-    let from_a = connect(&mut a, &mut b, 80, SocketType::Stream);
+    let from_a = join(&mut a, &mut b, 80, SocketType::Stream);
     echo(&mut a, &mut b, from_a, &SIZES);
-    let (at_b, at_a) = connect(&mut b, &mut a, 80, SocketType::Stream);
+    let (at_b, at_a) = join(&mut b, &mut a, 80, SocketType::Stream);
     echo(&mut a, &mut b, (at_a, at_b), &SIZES);
     echo(&mut a, &mut b, from_a, &[5]);
     let total = 2 * SIZES.iter().sum::<usize>() as u64 + 5;
@@ -81,7 +57,7 @@ fn every_layout_into_buffers_of_any_size() {
                 VsockOptions { layout, indirect, rx_buffer_len, rx_descriptors, ..VsockOptions::default() };
             let mut a = backend.guest_with("a", &options, StackOptions::default());
             let mut b = backend.guest("b");
-            let both = connect(&mut a, &mut b, 80, SocketType::Stream);
+            let both = join(&mut a, &mut b, 80, SocketType::Stream);
             echo(&mut a, &mut b, both, if rx_buffer_len < 1000 { &SIZES[..5] } else { &SIZES[..8] });
         }
     }
@@ -94,7 +70,7 @@ fn credit_is_what_the_receiver_gives() {
         let mut a = backend.guest("a");
         let stack = StackOptions { buf_alloc, ..StackOptions::default() };
         let mut b = backend.guest_with("b", &VsockOptions::default(), stack);
-        let both = connect(&mut a, &mut b, 80, SocketType::Stream);
+        let both = join(&mut a, &mut b, 80, SocketType::Stream);
         // No more than the device would keep if the receiver had no buffers.
         assert_eq!(a.stack.credit(both.0), buf_alloc.min(16 << 10));
         echo(&mut a, &mut b, both, &[1, 99, 4096, if buf_alloc == 2 { 200 } else { 50_000 }]);
@@ -108,7 +84,7 @@ fn messages_and_records_keep_their_bounds() {
         let options = VsockOptions { rx_buffer_len, rx_limit, ..VsockOptions::default() };
         let mut a = backend.guest("a");
         let mut b = backend.guest_with("b", &options, StackOptions::default());
-        let (at_a, at_b) = connect(&mut a, &mut b, 80, SocketType::SeqPacket);
+        let (at_a, at_b) = join(&mut a, &mut b, 80, SocketType::SeqPacket);
         let lens: &[usize] =
             if rx_buffer_len == 100 { &[1, 56, 57, 1000] } else { &[1, 0, 4052, 4053, 200_000, 3] };
         for round in 0..3 {
@@ -188,7 +164,7 @@ fn refusals_and_limits() {
         assert_eq!(a.stack.state(conn), ConnState::Refused, "{cid} {port} {kind:?}");
     }
     for _ in 0..3 {
-        let open = [(); 2].map(|()| connect(&mut a, &mut b, 80, SocketType::Stream));
+        let open = [(); 2].map(|()| join(&mut a, &mut b, 80, SocketType::Stream));
         let conn = a.stack.connect(4, 80, SocketType::Stream).expect("asked");
         together([&mut a, &mut b], "an answer", |[a, _]| a.stack.state(conn) != ConnState::Connecting);
         assert_eq!(a.stack.state(conn), ConnState::Refused, "beyond the limit of the other one");
@@ -209,7 +185,7 @@ fn ends_in_any_order_with_the_reply_on_its_way() {
     let (mut a, mut b) = (backend.guest("a"), backend.guest("b"));
     let (question, answer) = (pattern(300_000, 1), pattern(500_000, 2));
     for round in 0..4 {
-        let (at_a, at_b) = connect(&mut a, &mut b, 80, SocketType::Stream);
+        let (at_a, at_b) = join(&mut a, &mut b, 80, SocketType::Stream);
         let (mut sent, mut replied, mut asked, mut got) = (0, 0, Vec::new(), Vec::new());
         let (mut shut, mut closed) = (false, false);
         together([&mut a, &mut b], "the reply", |[a, b]| {
@@ -253,7 +229,7 @@ fn what_a_guest_sent_before_it_closed_arrives() {
         StackOptions::default(),
     );
     for abort in [false, true] {
-        let (at_a, at_b) = connect(&mut a, &mut b, 80, SocketType::Stream);
+        let (at_a, at_b) = join(&mut a, &mut b, 80, SocketType::Stream);
         // More than the four buffers hold: the rest waits in the device.
         let bytes = pattern(100_000, 3);
         a.send(at_a, &bytes);
@@ -279,8 +255,8 @@ fn what_a_guest_sent_before_it_closed_arrives() {
 fn a_starved_guest_holds_up_nobody_else() {
     let backend = VsockBackend::start(&[Vm::new("a", 3), Vm::new("b", 4), Vm::new("c", 5)]);
     let (mut a, mut b, mut c) = (backend.guest("a"), backend.guest("b"), backend.guest("c"));
-    let to_b = connect(&mut a, &mut b, 80, SocketType::Stream);
-    let to_c = connect(&mut a, &mut c, 80, SocketType::Stream);
+    let to_b = join(&mut a, &mut b, 80, SocketType::Stream);
+    let to_c = join(&mut a, &mut c, 80, SocketType::Stream);
     let (host, mut stream) = backend.open("a", &mut a, 1234);
     // `b` makes no turns: its buffers run out, then the credit that it gave.
     let bytes = pattern(1 << 20, 5);
@@ -314,9 +290,9 @@ fn connections_to_a_guest_that_is_reset_or_leaves_are_reset() {
         let conns: Vec<_> = (0..20)
             .map(|n| {
                 if n % 2 == 0 {
-                    connect(&mut a, &mut b, 80, SocketType::Stream).0
+                    join(&mut a, &mut b, 80, SocketType::Stream).0
                 } else {
-                    connect(&mut b, &mut a, 80, SocketType::Stream).1
+                    join(&mut b, &mut a, 80, SocketType::Stream).1
                 }
             })
             .collect();

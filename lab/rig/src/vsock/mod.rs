@@ -1,5 +1,6 @@
 //! The vsock server in this process, guests on it, and host programs on its unix sockets.
 
+mod siblings;
 mod vm;
 
 use std::io::{Read, Write};
@@ -17,6 +18,7 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{GuestMemory, VhostUser};
 use zerowire_vsock::{HostKeeper, HostSockets, OwnSockets, VsockConfig, VsockServer, VsockVmStats};
 
+pub use siblings::{exchange, join, try_join};
 pub use vm::Vm;
 use vm::{config, handed};
 
