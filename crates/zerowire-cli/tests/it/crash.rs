@@ -17,6 +17,7 @@ use zerowire_guest::{
     GuestAddr, GuestMemory, InflightArea, Transport, VhostUser, VhostUserOptions, protocol,
 };
 use zerowire_testkit::net::veth;
+use zerowire_testkit::random::Random;
 
 /// How often each program is killed.
 const DEATHS: u32 = 50;
@@ -31,23 +32,13 @@ fn connect(socket: &Path, area: Option<InflightArea>) -> VhostUser {
     transport
 }
 
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
-    /// Kills the program after a while.
-    fn kill(&mut self, program: Program, most: Duration) -> JoinHandle<()> {
-        let wait = Duration::from_micros(self.below(most.as_micros() as u64));
-        spawn(move || {
-            std::thread::sleep(wait);
-            program.kill();
-        })
-    }
+/// Kills the program after a while.
+fn kill(program: Program, most: Duration, random: &mut Random) -> JoinHandle<()> {
+    let wait = Duration::from_micros(random.below(most.as_micros() as usize) as u64);
+    spawn(move || {
+        std::thread::sleep(wait);
+        program.kill();
+    })
 }
 
 fn unsure(program: &Program) -> u64 {
@@ -110,7 +101,7 @@ fn killed_under_load(port: &str, interface: &str, longest: usize, in_order: bool
     let mut program = start();
     let mut guest = Guest::start(connect(&socket, None));
     let mut peer = Peer::new(interface);
-    let mut dice = Dice(7);
+    let mut random = Random::new(7);
     // Mostly short ones, so that the program is busier than the test; some that go out as they lie
     // in guest memory.
     let out_len = |n: u32| 18 + (n as usize * 37) % if n.is_multiple_of(16) { longest } else { 80 };
@@ -119,11 +110,11 @@ fn killed_under_load(port: &str, interface: &str, longest: usize, in_order: bool
     let (mut back, mut got) = (0u32, Seen::default());
     let mut may_be_lost = 0;
     for round in 0..DEATHS {
-        let killer = dice.kill(program, Duration::from_millis(8));
+        let killer = kill(program, Duration::from_millis(8), &mut random);
         let mut sent = 0;
         while !killer.is_finished() && sent < 20_000 {
             guest.pairs[0].tx.reap().expect("a sound ring");
-            for _ in 0..dice.below(96) {
+            for _ in 0..random.below(96) {
                 let frame = frames::frame(out, out_len(out));
                 if !guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a sound ring") {
                     break;
@@ -132,7 +123,7 @@ fn killed_under_load(port: &str, interface: &str, longest: usize, in_order: bool
                 sent += 1;
             }
             guest.pairs[0].tx.publish().expect("published");
-            for _ in 0..dice.below(32) {
+            for _ in 0..random.below(32) {
                 // A tap that nobody has open takes none.
                 let frame = frames::frame(back, back_len(back));
                 back += u32::from(peer.send_with(&[0; 10], &frame).is_ok());
@@ -223,7 +214,7 @@ fn byte(at: usize) -> u8 {
 
 /// A host program that reads mapped windows, checks them, and holds on to some, out of order, until
 /// the end.
-fn holder(program: MappedConnection, mut dice: Dice) -> usize {
+fn holder(program: MappedConnection, mut random: Random) -> usize {
     let (mut held, mut at) = (Vec::new(), 0);
     loop {
         match program.dequeue() {
@@ -236,7 +227,7 @@ fn holder(program: MappedConnection, mut dice: Dice) -> usize {
                 }
                 held.push(w);
                 if held.len() > 5 {
-                    let i = dice.below(held.len() as u64) as usize;
+                    let i = random.below(held.len());
                     drop(held.swap_remove(i));
                 }
             }
@@ -301,7 +292,7 @@ fn a_vsock_back_end_that_is_killed_with_chains_lent_gives_all_of_them_back_once(
     };
     let mut program = start();
     let mut guest = VsockGuest::start(&socket);
-    let mut dice = Dice(11);
+    let mut random = Random::new(11);
     let (mut mapped_bytes, mut plain_bytes, mut in_flight) = (0, 0, 0u64);
     for round in 0..DEATHS {
         // Both ends of two connections.
@@ -314,8 +305,8 @@ fn a_vsock_back_end_that_is_killed_with_chains_lent_gives_all_of_them_back_once(
             guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
             dialled.is_finished()
         });
-        let (dialled, seed) = (dialled.join().expect("connected"), dice.below(u64::MAX));
-        let holding = spawn(move || holder(dialled, Dice(seed)));
+        let dialled = dialled.join().expect("connected");
+        let holding = spawn(move || holder(dialled, Random::new(1 + u64::from(round))));
         let mut stream = UnixStream::connect(&uds).expect("it listens");
         writeln!(stream, "CONNECT {PLAIN}").expect("a line");
         let plain = guest.stack.accept_wait(PLAIN, PATIENCE).expect("the plain connection");
@@ -331,10 +322,10 @@ fn a_vsock_back_end_that_is_killed_with_chains_lent_gives_all_of_them_back_once(
             }
             echo(stream);
         });
-        let killer = dice.kill(program, Duration::from_millis(10));
+        let killer = kill(program, Duration::from_millis(10), &mut random);
         let (mut lent, mut sent, mut back) = (0, 0, 0);
         while !killer.is_finished() {
-            let (a, b) = (dice.below(20_000) as usize, dice.below(20_000) as usize);
+            let (a, b) = (random.below(20_000), random.below(20_000));
             guest.send(mapped, &mut lent, a);
             guest.send(plain, &mut sent, b);
             guest.stack.turn(Duration::ZERO).expect("a sound ring");

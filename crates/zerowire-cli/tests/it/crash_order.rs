@@ -9,19 +9,10 @@ use std::time::Duration;
 use crate::support::{Guest, PATIENCE, Program, connect, frames, in_netns, wait_until};
 use zerowire_guest::net::{TxQueue, VirtioNetHdr};
 use zerowire_testkit::net::veth;
+use zerowire_testkit::random::Random;
 
 /// How often the program is killed.
 const DEATHS: u64 = 30;
-
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// Numbered frames that have come.
 #[derive(Default)]
@@ -80,7 +71,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
         };
         let mut program = start();
         let mut guest = Guest::start(connect(&socket));
-        let mut dice = Dice(5);
+        let mut random = Random::new(5);
         let out_len = |n: u32| 60 + (n as usize * 37) % if n.is_multiple_of(3) { 1400 } else { 80 };
         let back_len = |n: u32| 60 + (n as usize * 13) % 1400;
         let (mut out, mut back, mut seen, mut got) = (0, 0, Seen::default(), Seen::default());
@@ -88,7 +79,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
             // Nothing passes behind the first frames, little does, or all.
             let rate = ["8bit", "1mbit", "1gbit"][round as usize % 3];
             tc(&["replace", "dev", "w0", "root", "tbf", "rate", rate, "burst", "3000", "limit", "10000000"]);
-            let wait = Duration::from_micros(dice.below(30_000));
+            let wait = Duration::from_micros(random.below(30_000) as u64);
             let killer = std::thread::spawn(move || {
                 std::thread::sleep(wait);
                 program.kill();
@@ -96,7 +87,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
             while !killer.is_finished() {
                 let tx = &mut guest.pairs[0].tx;
                 tx.reap().expect("a sound ring");
-                for _ in 0..dice.below(48) {
+                for _ in 0..random.below(48) {
                     let frame = frames::frame(out, out_len(out));
                     if !tx.send(&VirtioNetHdr::default(), &frame).expect("a frame that fits") {
                         break;
@@ -104,7 +95,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
                     out += 1;
                 }
                 tx.publish().expect("published");
-                for _ in 0..dice.below(4) {
+                for _ in 0..random.below(4) {
                     peer.send(&frames::frame(back, back_len(back)));
                     back += 1;
                 }

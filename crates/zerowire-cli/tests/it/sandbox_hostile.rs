@@ -22,6 +22,7 @@ use crate::support::{
     Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns, vsock, wait_until,
 };
 use zerowire_testkit::not_run;
+use zerowire_testkit::random::Random;
 
 /// Entries of attacked rings: a vsock header of one byte a descriptor fits.
 const SIZE: u16 = 64;
@@ -126,20 +127,17 @@ fn attacks_on_rings() {
 fn rings_of_random_bytes() {
     in_netns(|| {
         let (mut vms, socket, mut peer) = TwoVms::start(["zwhrna", "zwhrnb"]);
-        let mut random = 88_172_645_463_325_252_u64;
+        let mut random = Random::new(88_172_645_463_325_252);
         for round in 0..50 {
             let (mut front, memory) = front_end(&socket, PLAIN);
             let mut queues = [0, 1].map(|n| RawQueue::start(&memory, &mut front, n, SIZE).expect("a queue"));
             for n in 0..200 {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
+                let bits = random.bits();
                 let queue = &mut queues[n % 2];
-                let addr = if random.is_multiple_of(8) { random } else { (random >> 8) % (5 << 20) };
-                let (len, flags, next) =
-                    (random as u32 % 70_000, (random >> 32) as u16 % 8, (random >> 48) as u16);
+                let addr = if bits.is_multiple_of(8) { bits } else { (bits >> 8) % (5 << 20) };
+                let (len, flags, next) = (bits as u32 % 70_000, (bits >> 32) as u16 % 8, (bits >> 48) as u16);
                 queue.write_desc(n as u16 % SIZE, RawDesc { addr, len, flags, next: next % (SIZE + 2) });
-                queue.offer((random >> 24) as u16 % SIZE);
+                queue.offer((bits >> 24) as u16 % SIZE);
                 queue.kick().expect("a kick");
                 if n % 20 == 0 {
                     peer.send(&frames::frame(n as u32, 200));

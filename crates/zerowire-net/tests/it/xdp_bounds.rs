@@ -9,6 +9,7 @@ use crate::support::{Backend, Peer, Vm, in_netns};
 use zerowire_guest::features as f;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::random::Random;
 
 const HEADER: usize = 12;
 /// The longest frame at MTU 1500, with a VLAN tag.
@@ -141,20 +142,17 @@ fn random_places_and_lengths() {
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
         let peer = Peer::new("v1");
         let mut guest = Patterned::start(&backend, "a", f::NET_MRG_RXBUF);
-        let mut state = 88_172_645_463_325_252u64;
-        let mut below = |n: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % n
-        };
+        let mut random = Random::new(88_172_645_463_325_252);
         let mut number = 0;
         for round in 0..60 {
             // Places that don't overlap: a lane of 8 KiB each.
             let posted: Vec<_> = (0..24u64)
                 .map(|lane| {
-                    let region = [DATA, 1 << 20, 1 << 32][below(3) as usize];
-                    let place = (region + lane * 0x2000 + below(0x1900), 1530 + below(20) as u32);
+                    let region = [DATA, 1 << 20, 1 << 32][random.below(3)];
+                    let place = (
+                        region + lane * 0x2000 + random.below(0x1900) as u64,
+                        1530 + random.below(20) as u32,
+                    );
                     (guest.post(&[place]), place)
                 })
                 .collect();
@@ -163,7 +161,7 @@ fn random_places_and_lengths() {
             guest.go_live(&peer, |_| posted.next().expect("a buffer for each probe").1);
             for (head, place) in posted {
                 number += 1;
-                let bytes = sized(number, 14 + below((LONGEST - 13) as u64) as usize);
+                let bytes = sized(number, 14 + random.below(LONGEST - 13));
                 peer.send(&bytes);
                 let used = guest.used(crate::support::PATIENCE).expect("a frame for a posted buffer");
                 assert_eq!(used, (*head, (HEADER + bytes.len()) as u32));

@@ -14,6 +14,7 @@ use zerowire_net::offload::testing::{Example, naive};
 use zerowire_net::{PathMode, Policy};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
+use zerowire_testkit::random::Random;
 use zerowire_wire::vnet::Gso;
 
 const ON: &str = "xdp:v0,mode=copy,offloads=on";
@@ -434,20 +435,15 @@ fn hostile_fields_cost_their_frame_only() {
 
 /// Any fields at all: each frame is given back, and the next good one goes out.
 fn random_fields(guest: &mut Guest, peer: &mut Peer, e: &Example) {
-    let mut state = 0x9e37_79b9u32;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        state
-    };
+    let mut random = Random::new(0x9e37_79b9);
     for n in 0..300 {
         let mut bytes = e.frame();
-        bytes.truncate(14 + random() as usize % 3000);
+        bytes.truncate(14 + random.below(3000));
         let mut header = [0; 12];
-        let good = e.header(random() as u16 | 0x100);
+        let good = e.header(random.bits() as u16 | 0x100);
         for (at, byte) in header.iter_mut().enumerate() {
-            *byte = if random() % 3 == 0 { random() as u8 } else { good.get(at).copied().unwrap_or(0) };
+            *byte =
+                if random.below(3) == 0 { random.bits() as u8 } else { good.get(at).copied().unwrap_or(0) };
         }
         guest.send(0, &[(VirtioNetHdr::decode(&header), bytes)]);
         peer.drain();

@@ -16,6 +16,7 @@ use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::{PayloadPool, StackOptions, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
 use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::random::Random;
 use zerowire_vhost_user::protocol as p;
 
 /// Rings lie here.
@@ -44,17 +45,6 @@ const TAKEN: u8 = 2;
 fn punch(file: BorrowedFd<'_>, at: u64, len: usize) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, flags, at, len as u64).expect("punched");
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % n
-    }
 }
 
 /// Which slots are whose.
@@ -96,7 +86,7 @@ impl Slots {
     /// Takes pages that no frame uses, and now and then a whole block, until told to stop.
     fn discard(&self, memory: &GuestMemory) {
         let region = memory.regions()[1].clone();
-        let (mut random, mut unplugged) = (Random(99), None);
+        let (mut random, mut unplugged) = (Random::new(99), None);
         while !self.stop.load(Ordering::Acquire) {
             let slot = random.below(self.states.len());
             if self.claim(slot, TAKEN) {
@@ -235,7 +225,7 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
                 let discarding = scope.spawn(|| slots.discard(&memory));
                 let moving = scope.spawn(|| {
                     let memory = &memory;
-                    let random = Random(5);
+                    let random = Random::new(5);
                     let mut traffic = Traffic { memory, slots: &slots, tx, rx, random, most, moved: 0 };
                     while !slots.stop.load(Ordering::Acquire) {
                         traffic.run(&mut peer, heads);
@@ -296,7 +286,7 @@ fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random(3);
+            let mut random = Random::new(3);
             while !stop.load(Ordering::Acquire) {
                 let half = random.below(2);
                 match locks[half].try_lock() {

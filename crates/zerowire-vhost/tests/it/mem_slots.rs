@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::support::vsock::VsockBackend;
 use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, wait_until};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::PacketHeader;
 use zerowire_guest::{GuestAddr, GuestError, GuestMemory, Region, Transport, VhostUser, features as f};
+use zerowire_testkit::limits::allow_descriptors;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::own_process;
 use zerowire_vhost_user::{Request, WireError};
@@ -32,9 +32,7 @@ struct Plugged {
 impl Plugged {
     fn new(mut front: VhostUser) -> Self {
         // Each region is a descriptor, here and in the back end of this process.
-        let limit = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-            .expect("a limit");
+        allow_descriptors();
         assert_eq!(front.ask(Request::GetMaxMemSlots).expect("GET_MAX_MEM_SLOTS"), SLOTS);
         let memory = GuestMemory::new(&[(at(0), FIRST_BYTES)]).expect("memory");
         front.negotiate(f::VERSION_1).expect("features");

@@ -14,6 +14,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Region, Transport, VhostUser, VhostUserOptions};
 use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::random::Random;
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringAddr, VringState, protocol as p};
 
 /// Rings and headers lie here, and are there from the start.
@@ -157,27 +158,16 @@ fn late(vm: Vm) -> Vm {
     Vm { postcopy: true, ..vm }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % n
-    }
-
-    /// Different pages.
-    fn pages(&mut self, count: usize) -> Vec<usize> {
-        let mut pages: Vec<usize> = Vec::with_capacity(count);
-        while pages.len() < count {
-            let page = self.below(PAGES);
-            if !pages.contains(&page) {
-                pages.push(page);
-            }
+/// Different pages.
+fn pages(random: &mut Random, count: usize) -> Vec<usize> {
+    let mut pages: Vec<usize> = Vec::with_capacity(count);
+    while pages.len() < count {
+        let page = random.below(PAGES);
+        if !pages.contains(&page) {
+            pages.push(page);
         }
-        pages
     }
+    pages
 }
 
 fn piece(page: usize, flags: u16) -> RawDesc {
@@ -227,9 +217,9 @@ fn every_page_that_is_missing_is_waited_for_and_no_byte_is_wrong() {
                         source.bring(page);
                     }
                 });
-                let (mut random, mut sent, mut received) = (Random(7), 0u16, 0u16);
+                let (mut random, mut sent, mut received) = (Random::new(7), 0u16, 0u16);
                 while source.brought.load(Ordering::Acquire) < FAULTS {
-                    let pages = random.pages(pieces + 1);
+                    let pages = pages(&mut random, pieces + 1);
                     let (into, out) = pages.split_last().expect("pages");
                     pages.iter().for_each(|page| source.take_away(*page));
                     rx.write_chain(received % 64, &[piece(*into, DESC_WRITE)]);

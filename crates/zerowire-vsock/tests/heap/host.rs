@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use zerowire_testkit::limits::allow_descriptors;
 use zerowire_vsock::packet::{HOST_CID, Kind};
 
 use super::device::{Device, bytes};
@@ -22,8 +22,7 @@ pub struct Host {
 
 /// Makes `count` connections and accepts them.
 pub fn connect(device: &mut Device, count: usize, kind: Kind) -> Vec<Host> {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the hard limit");
+    allow_descriptors();
     let socket_type = if kind == Kind::Stream { SocketType::STREAM } else { SocketType::SEQPACKET };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, socket_type, flags, None).expect("a socket");

@@ -6,6 +6,7 @@ use std::thread;
 use rustix::fs::SealFlags;
 use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, MappedOptions};
 use zerowire_testkit::mapped::{Daemon, Writer, memfd};
+use zerowire_testkit::random::Random;
 use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
 
 fn pair() -> (MappedConnection, Writer) {
@@ -88,23 +89,17 @@ fn unknown_flags_and_states_are_refused() {
 #[test]
 fn random_headers_never_fault() {
     let (program, mut daemon) = pair();
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut random = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut random = Random::new(0x2545_f491_4f6c_dd1d);
     let mut sound = 0;
     for _ in 0..20_000 {
-        let entries: Vec<_> = (0..random(6))
+        let entries: Vec<_> = (0..random.below(6))
             .map(|_| {
-                let length = [0, 1, 56, 4096, 8192, 16384, 16385, u64::from(u32::MAX)][random(8) as usize];
-                let flags = [0, 0, 1, 3, 4, 5, 4 | 256, 8][random(8) as usize];
+                let length = [0, 1, 56, 4096, 8192, 16384, 16385, u64::from(u32::MAX)][random.below(8)];
+                let flags = [0, 0, 1, 3, 4, 5, 4 | 256, 8][random.below(8)];
                 (length as u32, flags as u32)
             })
             .collect();
-        daemon.raw(random(6) as u32, &entries);
+        daemon.raw(random.below(6) as u32, &entries);
         match program.dequeue() {
             Ok(Dequeued::Window(w)) => {
                 sound += 1;
