@@ -188,14 +188,6 @@ fn nobody_gets_what_a_vm_has_while_it_is_away(mode: Mode) {
     });
 }
 
-/// Adds a vsock VM whose sockets have its name.
-fn add(server: &Controlled, name: &str, cid: u64, groups: &[&str]) {
-    let table =
-        json!({ "socket": socket(server, name), "cid": cid, "uds": server.path(name), "groups": groups });
-    let (status, text) = server.ask("PUT", &format!("/vms/{name}"), &table.to_string());
-    assert_eq!(status, 201, "{text}");
-}
-
 fn socket(server: &Controlled, name: &str) -> std::path::PathBuf {
     server.path(&format!("{name}.s"))
 }
@@ -203,7 +195,7 @@ fn socket(server: &Controlled, name: &str) -> std::path::PathBuf {
 fn other_groups_and_another_cid(mode: Mode) {
     let server = Controlled::start_vsock(mode);
     for (name, cid, group) in [("a", 3, "x"), ("b", 4, "x"), ("c", 5, "y")] {
-        add(&server, name, cid, &[group]);
+        server.add_vsock(name, cid, &[group]);
     }
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| VsockGuest::start(&socket(&server, name)));
     let (conn, mut stream) = a.open(&server.path("a"), 1000);
@@ -239,7 +231,7 @@ fn other_groups_and_another_cid(mode: Mode) {
 fn a_bad_change_of_a_vsock_vm_leaves_its_connections(mode: Mode) {
     let server = Controlled::start_vsock(mode);
     for (name, cid, group) in [("a", 3, "x"), ("b", 4, "x"), ("c", 5, "y")] {
-        add(&server, name, cid, &[group]);
+        server.add_vsock(name, cid, &[group]);
     }
     std::fs::write(server.path("file"), "precious").expect("a file");
     let [mut a, mut b] = ["a", "b"].map(|name| VsockGuest::start(&socket(&server, name)));

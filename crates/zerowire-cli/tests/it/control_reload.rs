@@ -8,17 +8,13 @@ use zerowire_testkit::fuse::FuseFile;
 use crate::support::control::Controlled;
 use crate::support::modes::{Mode, in_both_modes};
 use crate::support::processes::{child_of, kill};
-use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, interface, wait_until};
+use crate::support::{
+    Guest, Peer, Program, Restrict, connect, file_of_vms, frames, in_netns, interface, wait_until,
+};
 
 /// A file with VMs, each with its own lines.
 fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
-    let table = |(name, more): &(&str, &str)| {
-        let socket = dir.join(name).display().to_string();
-        format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{name}'\n{more}\n")
-    };
-    let path = dir.join("vms.toml");
-    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
-    path.display().to_string()
+    file_of_vms(dir, vms, "")
 }
 
 #[test]

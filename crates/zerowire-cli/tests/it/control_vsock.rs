@@ -37,9 +37,7 @@ fn table(dir: &Path, name: &str, cid: u64) -> Value {
 }
 
 fn add(server: &Controlled, name: &str, cid: u64) {
-    let body = table(server.dir.path(), name, cid).to_string();
-    let (status, text) = server.ask("PUT", &format!("/vms/{name}"), &body);
-    assert_eq!(status, 201, "{text}");
+    server.put(name, &table(server.dir.path(), name, cid).to_string());
 }
 
 fn guest(server: &Controlled, name: &str) -> Guest {
@@ -356,8 +354,7 @@ fn vms_that_come_and_go_leave_nothing_behind(mode: Mode) {
         // One in two has a thread of its own.
         let mut vm = table(server.dir.path(), "cycle", 4);
         vm["groups"] = json!([if n.is_multiple_of(2) { "default" } else { "own" }]);
-        let (status, text) = server.ask("PUT", "/vms/cycle", &vm.to_string());
-        assert_eq!(status, 201, "{text}");
+        server.put("cycle", &vm.to_string());
         // One in eight has a guest, whose connection goes with it.
         let visitor = (n % 8 < 2 && n % 16 < 8).then(|| {
             let mut guest = guest(&server, "cycle");

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::processes::children;
+use crate::support::processes::{children, mapped_kib};
 use crate::support::{Guest, Program, Restrict, connect, in_netns, wait_until};
 use zerowire_guest::vsock::{VsockDriver, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_testkit::limits::allow_descriptors;
 use zerowire_testkit::net::veth;
 use zerowire_testkit::own_process;
 
@@ -49,13 +50,6 @@ fn all_sleep(pids: &[i32]) {
     });
 }
 
-/// All guests are this process's, which is the test's own.
-fn allow_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("a higher limit");
-}
-
 /// Starts a process that serves `vms` VMs itself, and connects a guest to each. All VMs take as
 /// many threads and descriptors, and none is awake.
 fn is_free<G>(
@@ -64,6 +58,7 @@ fn is_free<G>(
     spec: impl Fn(usize, &Path) -> String,
     guest: impl Fn(&Path) -> G,
 ) {
+    // All guests are this process's, which is the test's own.
     allow_descriptors();
     let dir = tempfile::tempdir().expect("a directory");
     let socket = |vm: usize| dir.path().join(format!("vm{vm}"));
@@ -117,21 +112,8 @@ fn many_idle_vms_on_taps_cost_nothing() {
 /// Memory that a process shares with no other one, KiB (proc_pid_smaps(5)). Left out are its
 /// guest's, and packet rings, which are the kernel's: docs/packet-port.md has their size.
 fn unshared_kib(pid: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
-    let (mut is_left_out, mut kib) = (false, 0);
-    for line in text.lines() {
-        match line.split_once(' ').expect("two words") {
-            ("Private_Clean:" | "Private_Dirty:", n) if !is_left_out => {
-                kib += n.trim_end_matches("kB").trim().parse::<u64>().expect("a number");
-            }
-            // The head of a mapping begins with its range of addresses.
-            (range, _) if !range.ends_with(':') => {
-                is_left_out = line.contains("memfd:guest-memory") || line.contains(" socket:[");
-            }
-            _ => {}
-        }
-    }
-    kib
+    let is_left_out = |mapping: &str| mapping.contains("memfd:guest-memory") || mapping.contains(" socket:[");
+    mapped_kib(pid, &["Private_Clean:", "Private_Dirty:"], |mapping| !is_left_out(mapping))
 }
 
 /// Starts VMs in `processes` confined processes, and connects a guest to each. A process has at
@@ -142,6 +124,7 @@ fn is_cheap<G>(
     spec: impl Fn(usize, &Path) -> String,
     guest: impl Fn(&Path) -> G,
 ) {
+    // All guests are this process's, which is the test's own.
     allow_descriptors();
     let dir = tempfile::tempdir().expect("a directory");
     let socket = |vm: usize| dir.path().join(format!("vm{vm}"));

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use crate::support::processes::{child, children, runs};
+use crate::support::processes::{child, children, mapped_kib, runs};
 use crate::support::{
     Guest, HANDED_FD, PATIENCE, Peer, Program, Restrict, connect, frames, http, in_netns, interface, tap,
     wait_until,
@@ -206,17 +206,7 @@ fn with_a_connected_socket_the_program_ends_with_the_connection() {
 
 /// Proportional memory of a process without that of its guests, bytes (proc_pid_smaps(5)).
 fn own_memory(pid: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
-    let (mut guest, mut kib) = (false, 0);
-    for line in text.lines() {
-        match line.split_once(' ').expect("two words") {
-            ("Pss:", n) if !guest => kib += n.trim_end_matches("kB").trim().parse::<u64>().expect("a number"),
-            // The head of a mapping begins with its range of addresses.
-            (range, _) if !range.ends_with(':') => guest = line.contains("memfd:guest-memory"),
-            _ => {}
-        }
-    }
-    kib << 10
+    mapped_kib(pid, &["Pss:"], |mapping| !mapping.contains("memfd:guest-memory")) << 10
 }
 
 /// Also a confined process has them marked, although it dumps no core.

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::control::Controlled;
 use crate::support::modes::{CONFINED, Mode, PLAIN};
@@ -28,11 +28,7 @@ impl Scene {
     fn vsock(options: Mode, vms: &[&str]) -> Self {
         let server = Controlled::start_vsock(options);
         for (cid, vm) in (3..).zip(vms) {
-            let groups = [if Some(vm) == vms.last() { "alone" } else { "together" }];
-            let socket = server.path(&format!("{vm}.s"));
-            let body = json!({ "socket": socket, "cid": cid, "uds": server.path(vm), "groups": groups });
-            let (status, text) = server.ask("PUT", &format!("/vms/{vm}"), &body.to_string());
-            assert_eq!(status, 201, "{text}");
+            server.add_vsock(vm, cid, &[if Some(vm) == vms.last() { "alone" } else { "together" }]);
         }
         Self { server, prefix: "zerowire_vsock" }
     }

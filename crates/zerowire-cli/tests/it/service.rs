@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::control::{ask, dial};
 use crate::support::processes::{Frozen, child};
-use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, in_netns, wait_until};
+use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, file_of_vms, in_netns, wait_until};
 
 /// Starts the program as a manager does: its process id is in LISTEN_PID, its sockets are
 /// descriptors from 3 on.
@@ -30,13 +30,7 @@ fn listener(dir: &Path, name: &str) -> UnixListener {
 
 /// A file with VMs on taps of their names. Their paths are those of nobody's sockets.
 fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
-    let table = |(name, more): &(&str, &str)| {
-        let socket = dir.join(format!("{name}.unused")).display().to_string();
-        format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{name}'\n{more}\n")
-    };
-    let path = dir.join("vms.toml");
-    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
-    path.display().to_string()
+    file_of_vms(dir, vms, ".unused")
 }
 
 fn serves(dir: &Path, socket: &str, tap: &str) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::support::control::{Controlled, ask};
+use crate::support::control::Controlled;
 use crate::support::in_netns;
 use crate::support::modes::{Mode, in_both_modes};
 
@@ -56,8 +56,7 @@ fn what_took_the_place_of_a_vsock_socket_stays(mode: Mode) {
     let server = Controlled::start_vsock(mode);
     let (socket, uds) = (server.path("s"), server.path("u"));
     let body = json!({ "socket": socket, "cid": 3, "uds": uds }).to_string();
-    let (status, text) = ask(&server.control(), "PUT", "/vms/a", &body);
-    assert_eq!(status, 201, "{text}");
+    server.put("a", &body);
     let paths = ["s", "u", "u.seqpacket", "u.map"].map(|name| server.path(name));
     paths.iter().for_each(|path| replace_by_file(path));
     let _dir = server.dir;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use zerowire_guest::vsock::ConnState;
 
 use crate::support::control::Controlled;
@@ -19,11 +19,8 @@ fn start(more: &[&str]) -> Controlled {
 
 /// Adds a VM with these groups. Returns how long that took.
 fn add(server: &Controlled, name: &str, cid: u64, groups: &[&str]) -> Duration {
-    let socket = server.path(&format!("{name}.s"));
-    let body = json!({ "socket": socket, "cid": cid, "uds": server.path(name), "groups": groups });
     let begin = Instant::now();
-    let (status, text) = server.ask("PUT", &format!("/vms/{name}"), &body.to_string());
-    assert_eq!(status, 201, "{text}");
+    server.add_vsock(name, cid, groups);
     begin.elapsed()
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{PATIENCE, Program, Restrict, wait_until};
 
@@ -49,7 +49,19 @@ impl Controlled {
 
     /// Adds such a VM.
     pub fn add(&self, name: &str) {
-        let (status, text) = self.ask("PUT", &format!("/vms/{name}"), &self.vm(name));
+        self.put(name, &self.vm(name));
+    }
+
+    /// Adds a vsock VM in these groups. Its sockets are `NAME.s`, and `NAME` for host programs.
+    pub fn add_vsock(&self, name: &str, cid: u64, groups: &[&str]) {
+        let (socket, uds) = (self.path(&format!("{name}.s")), self.path(name));
+        let vm = json!({ "socket": socket, "cid": cid, "uds": uds, "groups": groups });
+        self.put(name, &vm.to_string());
+    }
+
+    /// Adds a VM by the body of its request.
+    pub fn put(&self, name: &str, body: &str) {
+        let (status, text) = self.ask("PUT", &format!("/vms/{name}"), body);
         assert_eq!(status, 201, "{text}");
     }
 

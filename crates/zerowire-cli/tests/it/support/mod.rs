@@ -39,6 +39,18 @@ pub fn program_for_everybody() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
+/// Writes the file `vms.toml` in `dir`, with VMs on taps of their names and further lines of each.
+/// A VM's socket has its name and this suffix. Returns the file's path.
+pub fn file_of_vms(dir: &Path, vms: &[(&str, &str)], suffix: &str) -> String {
+    let table = |(name, more): &(&str, &str)| {
+        let socket = dir.join(format!("{name}{suffix}")).display().to_string();
+        format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{name}'\n{more}\n")
+    };
+    let path = dir.join("vms.toml");
+    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
+    path.display().to_string()
+}
+
 /// Leaves a socket at `path` to which nobody listens any more.
 pub fn left_behind(path: &Path) {
     drop(UnixListener::bind(path).expect("a socket"));

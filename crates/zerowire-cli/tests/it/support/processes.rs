@@ -30,6 +30,24 @@ pub fn child_of(program: &Program, vm: &str) -> i32 {
     found.unwrap_or_else(|| panic!("{vm} has no child: {}", program.log()))
 }
 
+/// Sum of these sizes of a process's mappings, in KiB (proc_pid_smaps(5)). Mappings count whose
+/// first line `is_counted`.
+pub fn mapped_kib(pid: i32, sizes: &[&str], is_counted: impl Fn(&str) -> bool) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
+    let (mut counts, mut kib) = (false, 0);
+    for line in text.lines() {
+        match line.split_once(' ').expect("two words") {
+            (size, n) if counts && sizes.contains(&size) => {
+                kib += n.trim_end_matches("kB").trim().parse::<u64>().expect("a number");
+            }
+            // A mapping begins with its range of addresses.
+            (range, _) if !range.ends_with(':') => counts = is_counted(line),
+            _ => {}
+        }
+    }
+    kib
+}
+
 /// Whether a process has not ended. Whoever reaps it may be late.
 pub fn runs(pid: &i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
