@@ -3,8 +3,6 @@
 
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
-
 fn zerowire(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_zerowire")).args(arguments).output().expect("the program starts")
 }
@@ -141,15 +139,4 @@ fn what_is_not_known_is_answered_with_what_is_meant() {
             None => assert_eq!(told, None, "{arguments:?}: {text}"),
         }
     }
-}
-
-/// What QEMU and libvirt ask a back end before they use it (QEMU docs/interop/vhost-user.rst,
-/// "Backend program conventions").
-#[test]
-fn capabilities_are_printed_as_json() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    let output = command.args(["net", "--print-capabilities"]).output().expect("the program starts");
-    assert!(output.status.success());
-    let capabilities: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    assert_eq!(capabilities["type"], "net");
 }

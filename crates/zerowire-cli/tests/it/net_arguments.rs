@@ -302,6 +302,7 @@ fn descriptors_that_are_no_unix_sockets_are_refused() {
     });
 }
 
+/// What QEMU and libvirt ask a back end before they use it.
 #[test]
 fn capabilities_are_printed_as_management_programs_expect() {
     let (code, out, log) = Program::run(&["--print-capabilities"]);
