@@ -1,13 +1,12 @@
 //! `zerowire-demo --soft` from the outside, with the program `zerowire` of the same build beside
 //! it. Needs root (or user namespaces) and /dev/net/tun.
 
-use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::ptr::null_mut;
 
 use serde_json::Value;
+use zerowire_testkit::conventions::{fits_80_columns, refuses, survives_closed_output};
+use zerowire_testkit::terminal::terminal;
 
 fn demo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-demo"));
@@ -62,52 +61,23 @@ fn the_demo_moves_bytes_both_ways_and_says_how() {
     }
 }
 
-/// As `zerowire-demo --soft | head -1`: the reader has gone before the first line.
 #[test]
 fn a_closed_standard_output_ends_it_without_a_panic() {
     for arguments in [&["--soft", "--mib", "1"][..], &["--soft", "--mib", "1", "--json"]] {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        drop(reader);
-        let output = demo(arguments)
-            .stdout(Stdio::from(writer))
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(|child| child.wait_with_output())
-            .expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{arguments:?}: {}: {text}", output.status);
-        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+        survives_closed_output(&mut demo(arguments));
     }
 }
 
-/// COLUMNS says that the terminal has 80 columns.
 #[test]
 fn what_is_printed_fits_80_columns() {
     for arguments in [&["--help"][..], &["-h"], &["--soft", "--mib", "1"]] {
-        let output = demo(arguments).env("COLUMNS", "80").output().expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.lines().count() > 5, "{arguments:?}: {output:?}");
-        for line in text.lines() {
-            let width = line.chars().count();
-            assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
-        }
+        fits_80_columns(&mut demo(arguments));
     }
-}
-
-/// A terminal of 80 columns: what a program writes to it can be read here.
-fn terminal() -> (File, OwnedFd) {
-    let (mut here, mut there) = (-1, -1);
-    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: all pointers are NULL, as allowed, or valid for the call.
-    let opened = unsafe { libc::openpty(&mut here, &mut there, null_mut(), null_mut(), &size) };
-    assert_eq!(opened, 0, "a pseudo terminal: {}", std::io::Error::last_os_error());
-    // SAFETY: both are open, and nobody else's.
-    unsafe { (File::from_raw_fd(here), OwnedFd::from_raw_fd(there)) }
 }
 
 /// What the short story shows on a terminal.
 fn shown(no_color: &str) -> String {
-    let (mut here, there) = terminal();
+    let (mut here, there) = terminal(80);
     let mut command = demo(&["--soft", "--mib", "1"]);
     command.env("TERM", "xterm").env("NO_COLOR", no_color).stdin(Stdio::null());
     let mut child = command.stdout(there).stderr(Stdio::null()).spawn().expect("the program starts");
@@ -155,8 +125,6 @@ fn what_is_said_of_the_guest_without_a_vm_is_refused_for_the_other_one() {
     for arguments in
         [&["--mib", "1"][..], &["--json"], &["--soft", "--mib", "0"], &["--soft", "--guest", "x"]]
     {
-        let output = demo(arguments).output().expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        refuses(&mut demo(arguments), "");
     }
 }

@@ -4,6 +4,7 @@
 pub mod alloc;
 pub mod captures;
 pub mod cc;
+pub mod conventions;
 pub mod frames;
 pub mod fuse;
 pub mod limits;
@@ -14,6 +15,7 @@ mod not_run;
 pub mod process;
 pub mod random;
 pub mod refuse;
+pub mod terminal;
 mod told;
 mod wait;
 

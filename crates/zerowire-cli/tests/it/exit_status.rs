@@ -1,10 +1,14 @@
 //! What every command has in common: 2 for wrong arguments, and an end without a panic where nobody
 //! reads.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-fn zerowire(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_zerowire")).args(arguments).output().expect("the program starts")
+use zerowire_testkit::conventions::{fits_80_columns, refuses, refuses_with_tip, survives_closed_output};
+
+fn zerowire(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(arguments);
+    command
 }
 
 #[test]
@@ -35,30 +39,14 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
             "99999 connections with one other guest",
         ),
     ] {
-        let output = zerowire(arguments);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        assert!(text.contains(words), "{arguments:?}: no '{words}' in {text}");
+        refuses(&mut zerowire(arguments), words);
     }
 }
 
-/// As `zerowire doctor | head -1`: the reader has gone before the first line.
 #[test]
 fn a_closed_standard_output_ends_no_program_with_a_panic() {
     for arguments in [&["doctor"][..], &["net", "--print-capabilities"], &["net", "--help"]] {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        drop(reader);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-        let output = command
-            .args(arguments)
-            .stdout(Stdio::from(writer))
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(|child| child.wait_with_output())
-            .expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{arguments:?}: {}: {text}", output.status);
-        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+        survives_closed_output(&mut zerowire(arguments));
     }
 }
 
@@ -70,19 +58,6 @@ fn commands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Runs with 80 columns as COLUMNS; the output must fit.
-fn fits(arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    let output = command.args(arguments).env("COLUMNS", "80").output().expect("the program starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.lines().count() > 5, "{arguments:?}: {output:?}");
-    for line in text.lines() {
-        let width = line.chars().count();
-        assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
-    }
-    text
-}
-
 #[test]
 fn each_help_page_fits_80_columns() {
     let mut pages = vec![Vec::<String>::new()];
@@ -90,7 +65,7 @@ fn each_help_page_fits_80_columns() {
     while let Some(page) = pages.pop() {
         for flag in ["--help", "-h"] {
             let words: Vec<_> = page.iter().map(String::as_str).chain([flag]).collect();
-            let below = commands(&fits(&words));
+            let below = commands(&fits_80_columns(&mut zerowire(&words)));
             if flag == "--help" {
                 pages.extend(below.into_iter().map(|name| [&page[..], &[name]].concat()));
             }
@@ -104,7 +79,7 @@ fn each_help_page_fits_80_columns() {
 
 #[test]
 fn what_is_printed_fits_80_columns() {
-    fits(&["doctor"]);
+    fits_80_columns(&mut zerowire(&["doctor"]));
 }
 
 /// Under the names by which vhost-user JSON files start it.
@@ -130,13 +105,6 @@ fn what_is_not_known_is_answered_with_what_is_meant() {
         (&["net", "--pcap", "/tmp/x"], None),
         (&["nonsense"], None),
     ] {
-        let output = zerowire(arguments);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        let told = text.lines().find(|line| line.contains("tip:"));
-        match tip {
-            Some(word) => assert!(told.is_some_and(|t| t.contains(word)), "{arguments:?}: {text}"),
-            None => assert_eq!(told, None, "{arguments:?}: {text}"),
-        }
+        refuses_with_tip(&mut zerowire(arguments), tip);
     }
 }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
 use crate::support::replay::{HERE, capture, frames, in_lab, write};
-use crate::support::terminal::terminal;
 use zerowire_testkit::own_process;
+use zerowire_testkit::terminal::terminal;
 
 /// Runs it with standard error on a terminal; returns what it shows there.
 fn shows(args: &[&str], columns: u16) -> String {

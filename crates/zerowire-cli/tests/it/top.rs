@@ -11,9 +11,9 @@ use rustix::termios::{LocalModes, OutputModes, tcgetattr};
 use serde_json::Value;
 
 use crate::support::control::Controlled;
-use crate::support::terminal::terminal;
 use crate::support::{Guest, Peer, connect, in_netns, wait_until};
 use zerowire_testkit::own_process;
+use zerowire_testkit::terminal::terminal;
 
 fn command(server: &Controlled, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));

@@ -1,13 +1,11 @@
 //! What every benchmark has in common: 2 for wrong arguments, help pages that fit, and an end
 //! without a panic where nobody reads.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-fn bench(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("the program starts")
-}
+use zerowire_testkit::conventions::{fits_80_columns, refuses, refuses_with_tip, survives_closed_output};
 
-fn command(arguments: &[&str]) -> Command {
+fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"));
     command.args(arguments);
     command
@@ -37,10 +35,7 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["peers", "--peer", "qemu=/proc/self/exe"], "no peer 'qemu'"),
         (&["peers", "--peer", "iperf3=/none"], "there is no such file"),
     ] {
-        let output = bench(arguments);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        assert!(text.contains(words), "{arguments:?}: no '{words}' in {text}");
+        refuses(&mut bench(arguments), words);
     }
 }
 
@@ -48,34 +43,19 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
 #[test]
 fn what_is_not_known_is_answered_with_what_is_meant() {
     for (arguments, tip) in [(&["nte"][..], "'net'"), (&["packettx"], "'packet-tx'")] {
-        let output = bench(arguments);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        let told = text.lines().find(|line| line.contains("tip:"));
-        assert!(told.is_some_and(|t| t.contains(tip)), "{arguments:?}: {text}");
+        refuses_with_tip(&mut bench(arguments), Some(tip));
     }
 }
 
-/// As `zerowire-bench net --help | head -1`: the reader has gone before the first line.
 #[test]
 fn a_closed_standard_output_ends_it_without_a_panic() {
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    drop(reader);
-    let output = command(&["net", "--help"])
-        .stdout(Stdio::from(writer))
-        .stderr(Stdio::piped())
-        .spawn()
-        .and_then(|child| child.wait_with_output())
-        .expect("the program starts");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {text}", output.status);
-    assert!(!text.contains("panicked"), "{text}");
+    survives_closed_output(&mut bench(&["net", "--help"]));
 }
 
 /// Of each command's own rounds, and of nothing that it doesn't have.
 #[test]
 fn the_help_of_vsock_is_about_vsock() {
-    let output = bench(&["vsock", "--help"]);
+    let output = bench(&["vsock", "--help"]).output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("[default: 9, with --quick 3]"), "{text}");
     for foreign in ["--idle-vms", " tap", "other ports"] {
@@ -83,19 +63,12 @@ fn the_help_of_vsock_is_about_vsock() {
     }
 }
 
-/// COLUMNS says that the terminal has 80 columns.
 #[test]
 fn each_help_page_fits_80_columns() {
     for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx", "peers", "ab"] {
         for flag in ["--help", "-h"] {
             let words: Vec<_> = [page, flag].into_iter().filter(|word| !word.is_empty()).collect();
-            let output = command(&words).env("COLUMNS", "80").output().expect("the program starts");
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(text.lines().count() > 5, "{words:?}: {output:?}");
-            for line in text.lines() {
-                let width = line.chars().count();
-                assert!(width <= 80, "{words:?}: {width} columns: {line}");
-            }
+            fits_80_columns(&mut bench(&words));
         }
     }
 }
@@ -104,7 +77,7 @@ fn each_help_page_fits_80_columns() {
 #[test]
 fn a_build_without_optimisation_says_so() {
     for arguments in ["tcp-rx --rounds 0", "vsock-rx -s -b 0 --uds /none", "packet-tx --sizes 65001"] {
-        let out = bench(&arguments.split(' ').collect::<Vec<_>>());
+        let out = bench(&arguments.split(' ').collect::<Vec<_>>()).output().expect("the program starts");
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(said.contains("this build is not optimised"), cfg!(debug_assertions), "{said}");
     }

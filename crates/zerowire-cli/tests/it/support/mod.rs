@@ -10,7 +10,6 @@ pub mod recv;
 pub mod refused;
 pub mod replay;
 pub mod send;
-pub mod terminal;
 pub mod vsock;
 
 use std::os::unix::net::{UnixListener, UnixStream};
