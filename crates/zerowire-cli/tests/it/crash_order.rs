@@ -2,13 +2,12 @@
 //! region: the used index alone says which chains are out.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::support::{Guest, PATIENCE, Program, connect, frames, in_netns, wait_until};
 use zerowire_guest::net::{TxQueue, VirtioNetHdr};
-use zerowire_testkit::net::veth;
+use zerowire_testkit::net::{run, veth};
 use zerowire_testkit::random::Random;
 
 /// How often the program is killed.
@@ -32,9 +31,7 @@ impl Seen {
 }
 
 fn tc(arguments: &[&str]) {
-    let done = Command::new("tc").arg("qdisc").args(arguments).output();
-    let done = done.expect("the program tc (iproute2) to be there");
-    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+    run("tc", &[&["qdisc"], arguments].concat());
 }
 
 /// What QEMU does when the connection breaks: it gives back what is in the ring behind the used

@@ -9,6 +9,7 @@ use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, peer_header
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_testkit::captures::{CaptureFile, read_file};
+use zerowire_testkit::net::run;
 use zerowire_testkit::net::veth::veth;
 
 /// A capture into a folder of its own.
@@ -147,15 +148,8 @@ fn frames_over_several_buffers_are_whole() {
 fn frames_that_wait_for_the_interface_are_captured_once() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let shaper = [
-            "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "100mbit", "burst", "3000", "limit",
-            "40000000",
-        ];
-        let done = std::process::Command::new("tc")
-            .args(shaper)
-            .output()
-            .expect("the program tc (iproute2) to be there");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let queue = ["root", "tbf", "rate", "100mbit", "burst", "3000", "limit", "40000000"];
+        run("tc", &[&["qdisc", "add", "dev", "v0"][..], &queue].concat());
         for port in ["packet:v0,receive=socket", "packet:v0,rings=on"] {
             let captured = Captured::start(64);
             let backend = captured.backend(Vm::on("a", port));

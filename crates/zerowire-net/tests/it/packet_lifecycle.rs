@@ -16,8 +16,8 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOpti
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::packet::PacketSpec;
 use zerowire_net::{Server, VmConfig};
-use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{promiscuity, veth};
+use zerowire_testkit::net::{ip, run};
 use zerowire_testkit::own_process;
 use zerowire_vhost::serve::Endpoint;
 
@@ -313,15 +313,8 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        let shaper = [
-            "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "100mbit", "burst", "3000", "limit",
-            "40000000",
-        ];
-        let done = std::process::Command::new("tc")
-            .args(shaper)
-            .output()
-            .expect("the program tc (iproute2) to be there");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let queue = ["root", "tbf", "rate", "100mbit", "burst", "3000", "limit", "40000000"];
+        run("tc", &[&["qdisc", "add", "dev", "v0"][..], &queue].concat());
         for port in [PORTS[0], PORTS[1]] {
             let backend = Backend::start(&[Vm::on("a", port)]);
             let memory = guest_memory();
@@ -379,11 +372,8 @@ fn a_full_interface_is_looked_at_ever_less_often() {
     const MOST_PER_SECOND: f64 = 200.0;
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let shaper = [
-            "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "8bit", "burst", "3000", "limit", "40000000",
-        ];
-        let done = std::process::Command::new("tc").args(shaper).output().expect("the program tc (iproute2)");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let queue = ["root", "tbf", "rate", "8bit", "burst", "3000", "limit", "40000000"];
+        run("tc", &[&["qdisc", "add", "dev", "v0"][..], &queue].concat());
         for port in PORTS {
             let backend = Backend::start(&[Vm::on("zwlook", port)]);
             let (mut transport, memory) = front_end(&backend, "zwlook", PLAIN);

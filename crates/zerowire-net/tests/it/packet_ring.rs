@@ -8,8 +8,8 @@ use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, tso,
 use zerowire_guest::Transport;
 use zerowire_guest::net::header::{GSO_TCPV4, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
-use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::net::{ip, run};
 
 const RING: &str = "packet:v0,rings=on";
 
@@ -68,9 +68,7 @@ fn the_drivers_hint_of_the_headers_length_decides_nothing() {
 /// A queue of the interface that takes few frames and lets them go slowly.
 fn slow(interface: &str) {
     let queue = ["root", "tbf", "rate", "1mbit", "burst", "3000", "limit", "4000"];
-    let done = std::process::Command::new("tc").args(["qdisc", "add", "dev", interface]).args(queue).output();
-    let done = done.expect("the program tc (iproute2) to be there");
-    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+    run("tc", &[&["qdisc", "add", "dev", interface][..], &queue].concat());
 }
 
 fn dropped(backend: &Backend) -> u64 {

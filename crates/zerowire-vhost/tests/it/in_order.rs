@@ -13,6 +13,7 @@ use zerowire_guest::net::Layout;
 use zerowire_guest::net::header::VirtioNetHdr;
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{LOG_PAGE, Transport, features as f};
+use zerowire_testkit::net::run;
 use zerowire_testkit::net::veth::veth;
 use zerowire_vhost::ring::{SplitRing, UsedOrder};
 
@@ -171,10 +172,8 @@ fn frames_that_a_full_port_does_not_take_keep_their_places() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         // The interface sends at this rate, and keeps the rest.
-        let shaped =
-            ["qdisc", "add", "dev", "v0", "root", "tbf", "rate", "80mbit", "burst", "20kb", "limit", "30mb"];
-        let done = std::process::Command::new("tc").args(shaped).status().expect("the program tc (iproute2)");
-        assert!(done.success());
+        let queue = ["root", "tbf", "rate", "80mbit", "burst", "20kb", "limit", "30mb"];
+        run("tc", &[&["qdisc", "add", "dev", "v0"][..], &queue].concat());
         let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));

@@ -2,7 +2,6 @@
 //! and the socket.
 
 use std::os::fd::OwnedFd;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +15,7 @@ use zerowire_net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_net::transmit::TransmitContext;
 use zerowire_net::{PathMode, Policy, Receive, Transmit};
 use zerowire_sys::xdp::Mode;
+use zerowire_testkit::net::run;
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::SplitRing;
@@ -207,9 +207,7 @@ pub fn block() {
 
 /// Runs `tc qdisc` with these arguments, which must succeed.
 pub fn shape(arguments: &[&str]) {
-    let done = Command::new("tc").arg("qdisc").args(arguments).output();
-    let done = done.expect("the program tc (iproute2) to be there");
-    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+    run("tc", &[&["qdisc"], arguments].concat());
 }
 
 /// What the next process would find of the chains in flight: those that it would work on again, and
