@@ -131,7 +131,7 @@ pub struct PacketArgs {
 const AFTER_HELP: &str = "\
 Frames go out byte for byte as captured; only segmented ones get their checksum and lengths prepared.
 Exit status: 0 all sent that was asked for, 1 an error, which names the packet (counted from 1), 2 wrong arguments, 130 or 143 \
-ended by SIGINT or SIGTERM, with the summary.
+ended by SIGINT or SIGTERM, with the summary; a second signal, 1 s or more after the first, ends it without one.
 
 Limits: packets up to 262144 bytes captured, pcapng blocks of packets up to 1 MiB, 65536 interfaces a pcapng section. \
 Frames go up to the MTU and 14 bytes (4 more with a VLAN tag), segmented ones up to 65550. A capture lies in the port's \

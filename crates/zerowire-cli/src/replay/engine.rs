@@ -1,7 +1,6 @@
 //! The loop that sends: takes the frames that are due, hands them over in batches, waits for the
 //! next.
 
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -11,6 +10,7 @@ use super::clock::Clock;
 use super::feed::{Feed, Peek};
 use super::port::ReplayPort;
 use super::timing::ReplayPace;
+use crate::stop::TransferStop;
 
 /// Frames handed over at once, at most. With this many, the system call costs little, and the
 /// engine still looks often at signals, the clock and the ring's other end.
@@ -51,7 +51,7 @@ pub enum ReplayEnd {
     /// --duration.
     Duration,
     /// A signal, by number.
-    Signal(i32),
+    Signal(u8),
     /// An error.
     Failed,
 }
@@ -103,13 +103,12 @@ enum BatchEnd {
     End(ReplayEnd),
 }
 
-/// Sends. `stop` gets the number of a signal that ends it; `tick` is called now and then with
-/// frames and bytes so far.
+/// Sends. A signal of `stop` ends it; `tick` is called now and then with frames and bytes so far.
 pub fn run(
     feed: &mut dyn Feed,
     port: &mut dyn ReplayPort,
     plan: &ReplayPlan,
-    stop: &AtomicI32,
+    stop: &TransferStop,
     tick: &mut dyn FnMut(u64, u64),
 ) -> ReplayOutcome {
     let mut run = ReplayRun {
@@ -133,9 +132,9 @@ pub fn run(
     };
     // Also after an error: what was handed over may still go.
     let drained = run.drain(stop, if error.is_some() { Duration::ZERO } else { STUCK });
-    let end = match (drained, stop.load(Ordering::Relaxed)) {
+    let end = match (drained, stop.signal()) {
         // It came while the last frames were waited for.
-        (Err(_), signal) if error.is_none() && signal != 0 => ReplayEnd::Signal(signal),
+        (Err(_), Some(signal)) if error.is_none() => ReplayEnd::Signal(signal),
         (Err(e), _) if error.is_none() => {
             error = Some(e);
             ReplayEnd::Failed
@@ -154,14 +153,13 @@ pub fn run(
 }
 
 impl ReplayRun<'_> {
-    fn send(&mut self, stop: &AtomicI32, tick: &mut dyn FnMut(u64, u64)) -> Result<ReplayEnd> {
+    fn send(&mut self, stop: &TransferStop, tick: &mut dyn FnMut(u64, u64)) -> Result<ReplayEnd> {
         let mut now = self.clock.now();
         let end_at = self.plan.duration.map_or(u64::MAX, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         let mut moved_at = now;
         loop {
-            match stop.load(Ordering::Relaxed) {
-                0 => {}
-                signal => return Ok(ReplayEnd::Signal(signal)),
+            if let Some(signal) = stop.signal() {
+                return Ok(ReplayEnd::Signal(signal));
             }
             if now >= end_at {
                 return Ok(ReplayEnd::Duration);
@@ -294,7 +292,7 @@ impl ReplayRun<'_> {
     }
 
     /// Waits until all frames are back, as long as some come back.
-    fn drain(&mut self, stop: &AtomicI32, patience: Duration) -> Result<()> {
+    fn drain(&mut self, stop: &TransferStop, patience: Duration) -> Result<()> {
         let mut left = self.port.outstanding();
         let mut moved_at = self.clock.now();
         loop {
@@ -308,9 +306,9 @@ impl ReplayRun<'_> {
             if self.port.outstanding() < left {
                 (left, moved_at) = (self.port.outstanding(), now);
             }
-            let patience = match stop.load(Ordering::Relaxed) {
-                0 => patience,
-                _ => patience.min(STUCK_AFTER_SIGNAL),
+            let patience = match stop.signal() {
+                None => patience,
+                Some(_) => patience.min(STUCK_AFTER_SIGNAL),
             };
             if waited >= patience {
                 return Err(self.explain(stuck(error, waited)));

@@ -26,7 +26,7 @@ mod timing;
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use zerowire_cli::columns::{fit, width};
@@ -44,11 +44,12 @@ use self::port::{Opened, Wish, open};
 use self::progress::ReplayProgress;
 use self::report::{FrameSource, ReplaySetting, ReplaySummary};
 use self::timing::Timeline;
-use crate::signals::Signals;
+use crate::stop::TransferStop;
 
 /// Runs the command.
 pub fn run(args: ReplayArgs) -> Result<ExitCode> {
-    let signals = ReplayStop::start()?;
+    let is_sending = Arc::<AtomicBool>::default();
+    let stop = stop_of(is_sending.clone())?;
     let interface = OutInterface::find(&args.interface)?;
     let input = Input::new(&args.file);
     let pace = args.pace.pace();
@@ -60,7 +61,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
     let queue = args.port.queue().map_err(WrongArguments::because)?;
     let json = JsonOutput::open(args.json.as_deref(), &[&args.file])?;
     let loaded = load(&input, &rules, args.end.limit, args.max_memory)?;
-    let stop = signals.hand_over();
+    is_sending.store(true, Ordering::SeqCst);
     let mut wish = Wish {
         choice: args.port.port,
         interface: &interface,
@@ -115,7 +116,7 @@ struct Job<'a> {
     input: &'a Input,
     interface: &'a OutInterface,
     plan: ReplayPlan,
-    stop: &'a AtomicI32,
+    stop: &'a TransferStop,
     json: JsonOutput,
 }
 
@@ -176,7 +177,7 @@ impl Job<'_> {
                 Err(e)
             }
             None => printed.map(|()| match outcome.end {
-                ReplayEnd::Signal(number) => ExitCode::from(128 + u8::try_from(number).unwrap_or(0)),
+                ReplayEnd::Signal(number) => ExitCode::from(128 + number),
                 _ => ExitCode::SUCCESS,
             }),
         }
@@ -199,44 +200,14 @@ fn output(text: &str) -> Result<()> {
     }
 }
 
-/// The signals that end the program.
-struct ReplayStop {
-    signal: Arc<AtomicI32>,
-    sending: Arc<AtomicBool>,
-}
-
-impl ReplayStop {
-    /// Blocks the signals, and waits for them in a thread of its own. While the capture is read,
-    /// which may wait for a pipe, a signal ends the program right away: there is nothing to tell
-    /// yet.
-    fn start() -> Result<Self> {
-        let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals can't be blocked")?;
-        let ending = Self { signal: Arc::default(), sending: Arc::default() };
-        let (signal, sending) = (Arc::clone(&ending.signal), Arc::clone(&ending.sending));
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            loop {
-                match signals.wait(None) {
-                    Ok(None) => {}
-                    Ok(Some(number)) => {
-                        signal.store(number, Ordering::SeqCst);
-                        if !sending.load(Ordering::SeqCst) {
-                            logging::say(&format!(
-                                "zerowire: stopped by signal {number} before the first frame was sent"
-                            ));
-                            std::process::exit(128 + number);
-                        }
-                    }
-                    // Then no signal can be waited for, and none ends the program early.
-                    Err(_) => return,
-                }
-            }
-        })?;
-        Ok(ending)
-    }
-
-    /// From now on a signal ends the sending, with a summary.
-    fn hand_over(self) -> Arc<AtomicI32> {
-        self.sending.store(true, Ordering::SeqCst);
-        self.signal
-    }
+/// The signals that end sending, with a summary. Until `is_sending` is true one ends the program
+/// right away: the capture may be a pipe that is waited for, and there is nothing to tell yet.
+fn stop_of(is_sending: Arc<AtomicBool>) -> Result<TransferStop> {
+    let first = move |number| {
+        if !is_sending.load(Ordering::SeqCst) {
+            logging::say(&format!("zerowire: stopped by signal {number} before the first frame was sent"));
+            std::process::exit(128 + number);
+        }
+    };
+    TransferStop::start(&[libc::SIGTERM, libc::SIGINT], first, || ())
 }

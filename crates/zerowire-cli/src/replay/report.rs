@@ -228,8 +228,8 @@ fn ended(end: ReplayEnd) -> String {
         ReplayEnd::Done => "done".to_owned(),
         ReplayEnd::Limit => "limit".to_owned(),
         ReplayEnd::Duration => "duration".to_owned(),
-        ReplayEnd::Signal(libc::SIGINT) => "SIGINT".to_owned(),
-        ReplayEnd::Signal(libc::SIGTERM) => "SIGTERM".to_owned(),
+        ReplayEnd::Signal(n) if i32::from(n) == libc::SIGINT => "SIGINT".to_owned(),
+        ReplayEnd::Signal(n) if i32::from(n) == libc::SIGTERM => "SIGTERM".to_owned(),
         ReplayEnd::Signal(n) => format!("signal {n}"),
         ReplayEnd::Failed => "error".to_owned(),
     }

@@ -1,5 +1,5 @@
-//! A signal that comes twice at once, as timeout(1) sends it: `zerowire send` and `recv` end with
-//! their result.
+//! A signal that comes twice at once, as timeout(1) sends it: `zerowire send`, `recv` and `replay`
+//! end with their result. One that comes later ends them while nobody reads that.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
@@ -7,9 +7,11 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use crate::support::pipe::{fill, small_pipe};
 use crate::support::processes::{kill, status};
+use crate::support::replay::{self, HERE, in_lab, lab::Lab};
 use crate::support::{recv, send, wait_until};
 
 /// Sends the signal twice. False: that took so long that the second one may count.
@@ -27,8 +29,8 @@ fn signal_twice(pid: i32) -> bool {
 }
 
 /// `start` starts a command with a pipe for its result, which is full until both signals are taken,
-/// and what it needs meanwhile.
-fn assert_ends_with_result<T>(start: impl Fn(Stdio) -> (Child, T)) {
+/// and what it needs meanwhile. `key` of the result has this `value` then.
+fn assert_ends_with_result<T>(key: &str, value: &str, start: impl Fn(Stdio) -> (Child, T)) {
     loop {
         let (mut result, mut full) = small_pipe();
         let filled = fill(&mut full);
@@ -40,7 +42,7 @@ fn assert_ends_with_result<T>(start: impl Fn(Stdio) -> (Child, T)) {
         if in_time {
             let text = String::from_utf8_lossy(&text[filled..]);
             let result: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-            assert_eq!((ended.code(), &result["outcome"]), (Some(143), &Value::from("interrupted")));
+            assert_eq!((ended.code(), &result[key]), (Some(143), &Value::from(value)));
             return;
         }
     }
@@ -56,7 +58,7 @@ fn send_ends_with_its_result() {
         stream.read_exact(&mut [0; 1000]).unwrap();
         (child, stream)
     };
-    assert_ends_with_result(start);
+    assert_ends_with_result("outcome", "interrupted", start);
 }
 
 #[test]
@@ -70,5 +72,41 @@ fn recv_ends_with_its_result() {
         assert!(line.starts_with("listening on "), "{line}");
         (child, stderr)
     };
-    assert_ends_with_result(start);
+    assert_ends_with_result("outcome", "interrupted", start);
+}
+
+/// Starts a replay that waits for an hour behind its first frame.
+fn start_replay(lab: &Lab, stdout: Stdio) -> (Child, NamedTempFile) {
+    let file = replay::write(&replay::capture(&replay::frames(2), 3_600_000_000_000));
+    let path = file.path().to_str().unwrap();
+    let peer = lab.capture();
+    let child = replay::command(&["-i", HERE, "-q", "--json", "-", path]).stdout(stdout).spawn().unwrap();
+    peer.expect();
+    (child, file)
+}
+
+#[test]
+fn replay_ends_with_its_result() {
+    in_lab(|lab| {
+        lab.veth();
+        assert_ends_with_result("ended", "SIGTERM", |stdout| start_replay(lab, stdout));
+    });
+}
+
+#[test]
+fn replay_ends_without_a_reader_of_its_result() {
+    in_lab(|lab| {
+        lab.veth();
+        let (mut result, mut full) = small_pipe();
+        let filled = fill(&mut full);
+        let (mut child, _file) = start_replay(lab, full.into());
+        wait_until("a later signal ends it", || {
+            kill(child.id() as i32, libc::SIGTERM);
+            child.try_wait().unwrap().is_some()
+        });
+        assert_eq!(child.wait().unwrap().code(), Some(143));
+        let mut text = Vec::new();
+        result.read_to_end(&mut text).unwrap();
+        assert_eq!(text.len(), filled, "it has no room");
+    });
 }

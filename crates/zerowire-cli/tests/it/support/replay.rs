@@ -64,6 +64,13 @@ impl Ran {
     }
 }
 
+/// The command.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.arg("replay").args(args).env_remove("ZEROWIRE_LOG");
+    command
+}
+
 /// A running `zerowire replay`, killed when dropped.
 pub struct Replay {
     child: Child,
@@ -73,8 +80,7 @@ pub struct Replay {
 impl Replay {
     /// Starts it in this thread's network namespace.
     pub fn start(args: &[&str], without: Without) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-        command.arg("replay").args(args).env_remove("ZEROWIRE_LOG");
+        let mut command = command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: `forbid` makes system calls only.
         unsafe { command.pre_exec(move || forbid(without)) };
