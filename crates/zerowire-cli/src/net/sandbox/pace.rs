@@ -24,21 +24,29 @@ impl AnswerPace {
 
     /// 100 answers a second, one behind the other.
     fn steady() -> Self {
-        Self { each: EACH, early: Duration::ZERO, due: Instant::now() }
+        Self::new(EACH, Duration::ZERO)
     }
 
     /// 100 answers a second for each of these queue pairs, half of them at once: to start a ring
     /// takes some.
     fn in_bursts(pairs: usize) -> Self {
         let each = 2 * EACH / u32::try_from(pairs).unwrap_or(u32::MAX).max(1);
-        Self { each, early: Duration::from_secs(1), due: Instant::now() }
+        Self::new(each, Duration::from_secs(1))
+    }
+
+    fn new(each: Duration, early: Duration) -> Self {
+        Self { each, early, due: before(Instant::now(), early) }
     }
 
     /// The child was answered. Returns how long it has to wait.
     pub(super) fn answered(&mut self, now: Instant) -> Duration {
-        self.due = self.due.max(now.checked_sub(self.early).unwrap_or(now)) + self.each;
+        self.due = self.due.max(before(now, self.early)) + self.each;
         self.due.saturating_duration_since(now)
     }
+}
+
+fn before(now: Instant, early: Duration) -> Instant {
+    now.checked_sub(early).unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -47,7 +55,7 @@ mod tests {
 
     /// Answers in `time` to a child that asks all the time.
     fn answers(mut pace: AnswerPace, time: Duration) -> usize {
-        let begin = Instant::now() + Duration::from_secs(10);
+        let begin = Instant::now();
         let mut now = begin;
         let wait = || {
             now += pace.answered(now);
@@ -66,6 +74,18 @@ mod tests {
             assert!((most - 2..=most).contains(&first), "{first} of {most}");
             let further = answers(AnswerPace::in_bursts(pairs), 11 * second) - first;
             assert!(further <= 5 * most + 1, "{further} in ten seconds");
+        }
+    }
+
+    #[test]
+    fn half_of_a_second_s_answers_come_at_once() {
+        let at_once = |mut pace: AnswerPace| {
+            let now = Instant::now();
+            std::iter::repeat_with(|| pace.answered(now)).take_while(Duration::is_zero).count()
+        };
+        assert_eq!(at_once(AnswerPace::steady()), 0);
+        for pairs in [1, 2, 128] {
+            assert_eq!(at_once(AnswerPace::in_bursts(pairs)), 50 * pairs);
         }
     }
 }
