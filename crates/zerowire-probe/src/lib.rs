@@ -36,6 +36,7 @@ mod vm;
 mod vsock;
 mod xdp;
 
+pub use limits::MAX_VMS;
 pub use machine::MachineFacts;
 pub use report::{Check, CheckOutcome, DoctorReport, Finding, Group, Job, Subject, Verdict};
 

@@ -4,12 +4,13 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Group, Job, Subject, Todo};
 
-/// A VM with one queue pair takes about this many descriptors: sockets, guest memory, kicks, calls,
-/// rings, tap.
+/// A VM with one queue pair, or with a vsock device without connections, takes this many
+/// descriptors at most: sockets, guest memory, kicks, calls, rings, tap. Many memory regions take
+/// more.
 const DESCRIPTORS_A_VM: u64 = 24;
 
 /// VMs that one process serves at most.
-const MAX_VMS: u64 = 256;
+pub const MAX_VMS: u64 = 256;
 
 pub(super) fn check(todo: &mut Todo) {
     let names = ["limits.descriptors", "net, vsock: descriptors", "open files"];
@@ -27,9 +28,11 @@ fn translate(soft: Option<u64>, hard: Option<u64>, nr_open: Option<u64>) -> Find
     let found = format!("limit {}, can be raised to {}{ceiling}", text(soft), text(hard));
     let vms = hard.map_or(MAX_VMS, |h| h / DESCRIPTORS_A_VM).min(MAX_VMS);
     if vms == MAX_VMS {
-        return Finding::ok(found, "Enough for 256 VMs; the program raises its own limit at start.");
+        let enough = format!("Enough for {vms} VMs; the program raises its own limit at start.");
+        return Finding::ok(found, enough);
     }
-    Finding::degraded(found, format!("Enough for about {vms} VMs in one process."))
+    let enough = format!("Enough for about {vms} VMs in one process; connections of vsock take more.");
+    Finding::degraded(found, enough)
         .remedy("Raise the hard limit: 'ulimit -Hn 65536' as root, or LimitNOFILE=65536 in the systemd unit.")
 }
 

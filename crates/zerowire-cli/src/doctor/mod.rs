@@ -12,7 +12,11 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use zerowire_cli::columns::width;
-use zerowire_probe::{CheckOutcome, DoctorReport, Job, Options, Verdict};
+use zerowire_probe::{CheckOutcome, DoctorReport, Job, MAX_VMS, Options, Verdict};
+use zerowire_vhost::serve;
+
+// The probe does not depend on what serves VMs.
+const _: () = assert!(MAX_VMS == serve::MAX_VMS as u64);
 
 /// Which path to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
