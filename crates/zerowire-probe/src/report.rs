@@ -166,11 +166,6 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// The verdict on `job`, if it was looked at.
-    pub fn verdict(&self, job: Job) -> Option<&Verdict> {
-        self.verdicts.iter().find(|v| v.job == job)
-    }
-
     /// How many checks came out as `outcome`.
     pub fn count(&self, outcome: CheckOutcome) -> usize {
         self.checks.iter().filter(|c| c.finding.outcome == outcome).count()

@@ -1,7 +1,6 @@
 //! What an error of the registration for zero-copy receive means, and what to do.
 
 use super::super::{errno, nic};
-use super::advice::rss_command;
 use super::checks::ADMIN;
 use super::facts::Facts;
 use zerowire_sys::netlink::{DataSplit, QueueUser};
@@ -212,12 +211,4 @@ fn invalid(r: &Registration<'_>, facts: Option<&Facts>) -> String {
         format!("the driver or this kernel takes no buffers of {b} bytes (ask for the default length), or ")
     });
     format!("{split}{length}the kernel is too old for what was asked (6.15 has the first version)")
-}
-
-/// What keeps other flows out of the queue that was registered, for a message after a good
-/// registration; `None` where there is one queue only, or it can't be told.
-pub fn keep_others_out(interface: &str, queue: u32) -> Option<String> {
-    let facts = Facts::gather(interface).ok()?;
-    let is_out = facts.rss.as_ref().is_ok_and(|r| !r.table.is_empty() && r.share(queue).0 == 0);
-    if is_out { None } else { rss_command(interface, queue, facts.receive_queues()?) }
 }

@@ -27,7 +27,7 @@ pub use advice::Advice;
 
 /// Errors of the registration (IORING_REGISTER_ZCRX_IFQ) in words.
 pub mod zcrx_errors {
-    pub use super::explain::{Registration, explain, keep_others_out};
+    pub use super::explain::{Registration, explain};
 }
 
 /// What was read of the interface. `None`: neither kernel nor driver tell.
