@@ -75,7 +75,8 @@ fn net(word: ChildWord) {
     match word {
         ChildWord::Ready(said) => report(&said),
         ChildWord::Statistics(_, stats) | ChildWord::Last(stats) => {
-            let (state, figures) = stats.told();
+            let figures = stats.told();
+            let state = &figures.state;
             state.last_error.iter().chain(&state.features).for_each(|text| is_short(text));
             assert!(state.cpu_seconds.is_finite() && state.cpu_seconds >= 0.0);
             for direction in [&figures.transmit, &figures.receive] {

@@ -24,6 +24,22 @@ pub(crate) trait Figures: Clone + Default {
 
     /// How long kicks of each direction took.
     fn kicks(&mut self) -> [&mut KickHistogram; 2];
+
+    /// CPU time of the child, seconds, if it is this VM's alone.
+    fn cpu_seconds(&self) -> f64 {
+        0.0
+    }
+
+    /// What each direction has moved.
+    fn moved(&mut self) -> [&mut Totals; 2];
+
+    /// Leaves out reasons that never were one.
+    fn forget_unused(&mut self) {
+        for moved in self.moved() {
+            moved.copied_bytes.retain(|_, n| *n > 0);
+            moved.dropped_frames.retain(|_, n| *n > 0);
+        }
+    }
 }
 
 /// Figures as they are sent.
@@ -104,10 +120,4 @@ pub(crate) fn numbers_of(moved: &mut Totals) -> Vec<&mut u64> {
     ];
     all.extend(moved.copied_bytes.values_mut().chain(moved.dropped_frames.values_mut()));
     all
-}
-
-/// Leaves out reasons that never were one.
-pub(crate) fn forget_unused(moved: &mut Totals) {
-    moved.copied_bytes.retain(|_, n| *n > 0);
-    moved.dropped_frames.retain(|_, n| *n > 0);
 }

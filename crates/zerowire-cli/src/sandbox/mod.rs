@@ -26,6 +26,7 @@ pub(crate) mod link;
 pub(crate) mod message;
 pub(crate) mod pace;
 pub(crate) mod sessions;
+pub(crate) mod sums;
 
 pub(crate) use zerowire_cli::lock;
 use zerowire_confine::Owner;

@@ -1,6 +1,7 @@
 //! What the supervisor and a child say to each other.
 
 use serde::{Deserialize, Serialize};
+use zerowire::ledger::Totals;
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
@@ -12,7 +13,7 @@ use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::Endpoint;
 
 use super::vm::Common;
-use crate::sandbox::figures::{Figures, SentFigures, forget_unused, numbers_of};
+use crate::sandbox::figures::{Figures, SentFigures, numbers_of};
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
@@ -210,9 +211,10 @@ pub(super) struct ChildState {
     pub device_status: u64,
 }
 
-/// What is counted of a VM.
+/// What a child alone knows of a VM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VmFigures {
+    pub state: ChildState,
     pub connections: u64,
     pub connection_errors: u64,
     pub ring_errors: u64,
@@ -258,12 +260,13 @@ impl Figures for VmFigures {
     fn kicks(&mut self) -> [&mut KickHistogram; 2] {
         [&mut self.transmit.kick_seconds, &mut self.receive.kick_seconds]
     }
-}
 
-impl VmFigures {
-    /// Leaves out reasons that never were one.
-    pub(super) fn forget_unused(&mut self) {
-        [&mut self.transmit.totals, &mut self.receive.totals].into_iter().for_each(forget_unused);
+    fn cpu_seconds(&self) -> f64 {
+        self.state.cpu_seconds
+    }
+
+    fn moved(&mut self) -> [&mut Totals; 2] {
+        [&mut self.transmit.totals, &mut self.receive.totals]
     }
 }
 
@@ -282,6 +285,7 @@ impl ChildStats {
             disconnects: link.map_or(0, |link| link.disconnects),
             transmit: vm.transmit.clone(),
             receive: vm.receive.clone(),
+            ..VmFigures::default()
         };
         let state = ChildState {
             last_error: vm.last_error.clone(),
@@ -296,7 +300,7 @@ impl ChildStats {
     }
 
     /// The same with bounds, as one may show it.
-    pub(super) fn told(self) -> (ChildState, VmFigures) {
+    pub(super) fn told(self) -> VmFigures {
         let Self { mut state, pairs, figures: sent } = self;
         state.cpu_seconds = seconds(state.cpu_seconds);
         state.last_error = state.last_error.as_deref().map(short);
@@ -306,9 +310,9 @@ impl ChildStats {
         let frames_by_queue = vec![0; pairs.min(ENTRIES)];
         let direction = DirectionStats { frames_by_queue, ..DirectionStats::default() };
         let mut figures =
-            VmFigures { transmit: direction.clone(), receive: direction, ..VmFigures::default() };
+            VmFigures { state, transmit: direction.clone(), receive: direction, ..VmFigures::default() };
         sent.enter(&mut figures);
-        (state, figures)
+        figures
     }
 }
 
@@ -367,13 +371,13 @@ mod tests {
             pairs: 5000,
             figures: SentFigures { numbers: vec![u64::MAX; 20_000], ..SentFigures::default() },
         };
-        let (state, mut figures) = told.told();
+        let mut figures = told.told();
         assert!(figures.numbers().iter().all(|n| **n == counted(u64::MAX)));
         assert_eq!(figures.transmit.totals.copied_bytes["small"], counted(u64::MAX));
         assert_eq!(figures.transmit.totals.copied_bytes.len(), CopyReason::ALL.len());
         assert_eq!(figures.transmit.frames_by_queue.len(), ENTRIES);
-        let error = state.last_error.expect("a text");
-        assert_eq!((state.cpu_seconds, figures.connections), (0.0, counted(u64::MAX)));
+        let error = figures.state.last_error.as_ref().expect("a text");
+        assert_eq!((figures.state.cpu_seconds, figures.connections), (0.0, counted(u64::MAX)));
         assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
     }
 
@@ -383,7 +387,7 @@ mod tests {
         let mut sent = VmFigures { transmit: direction.clone(), receive: direction, ..VmFigures::default() };
         sent.numbers().into_iter().zip(100..).for_each(|(n, value)| *n = value);
         let figures = SentFigures::of(&mut sent);
-        let (_, told) = ChildStats { pairs: 3, figures, ..ChildStats::default() }.told();
+        let told = ChildStats { pairs: 3, figures, ..ChildStats::default() }.told();
         assert_eq!((told.connections, told.disconnects), (sent.connections, sent.disconnects));
         for (told, sent) in [(told.transmit, sent.transmit), (told.receive, sent.receive)] {
             assert_eq!((told.totals, told.limit_waits), (sent.totals, sent.limit_waits));

@@ -1,54 +1,14 @@
-//! What a VM's children have told, summed up.
+//! What a VM's children have told, as the statistics have it.
 
 use zerowire_net::{LinkStats, Negotiated, PortState, VmConfig, VmStats};
 
-use super::message::{ChildState, ChildStats, VmFigures};
-use crate::sandbox::cpu::CpuShare;
-use crate::sandbox::figures::{add, keep_counters};
+use super::message::VmFigures;
+use crate::sandbox::sums::Sums;
 
-/// What the child that runs has told last, and what those before it had told last. What a child
-/// moved behind that is not counted.
-#[derive(Debug, Default)]
-pub(super) struct Sums {
-    before: VmFigures,
-    now: VmFigures,
-    state: ChildState,
-    cpu: CpuShare,
-    /// Whether a front end is connected, as the child that runs says.
-    pub(super) connected: bool,
-    /// Children that died and were replaced.
-    pub(super) restarts: u64,
-    /// Why the last child ended.
-    death: Option<String>,
-}
-
-impl Sums {
-    /// Before the first child.
-    pub(super) fn new(cpu: CpuShare) -> Self {
-        Self { cpu, ..Self::default() }
-    }
-
-    /// The child that runs has told this.
-    pub(super) fn told(&mut self, stats: ChildStats) {
-        let (state, mut figures) = stats.told();
-        self.cpu.tell(state.cpu_seconds);
-        keep_counters(&mut figures, &mut self.now);
-        (self.now, self.state) = (figures, state);
-    }
-
-    /// The child has ended, and why if that is an error.
-    pub(super) fn died(&mut self, why: Option<String>) {
-        self.cpu.restart();
-        add(&mut self.before, std::mem::take(&mut self.now));
-        self.state = ChildState::default();
-        self.death = why.map(|why| format!("its process ended: {why}")).or(self.death.take());
-    }
-
+impl Sums<VmFigures> {
     /// As the statistics have it.
     pub(super) fn stats(&self, config: &VmConfig, port: PortState) -> VmStats {
-        let (mut sum, state) = (self.before.clone(), self.state.clone());
-        add(&mut sum, self.now.clone());
-        sum.forget_unused();
+        let (sum, state) = (self.sum(), self.now.state.clone());
         let disconnects = sum.disconnects;
         VmStats {
             name: config.name.clone(),
@@ -81,25 +41,25 @@ mod tests {
     use zerowire_net::DirectionStats;
 
     use super::*;
+    use crate::net::sandbox::message::ChildStats;
     use crate::sandbox::figures::SentFigures;
     use crate::sandbox::message::counted;
 
-    fn sent(mut figures: VmFigures) -> ChildStats {
+    fn sent(mut figures: VmFigures) -> VmFigures {
         let pairs = figures.receive.frames_by_queue.len();
-        ChildStats { pairs, figures: SentFigures::of(&mut figures), ..ChildStats::default() }
+        ChildStats { pairs, figures: SentFigures::of(&mut figures), ..ChildStats::default() }.told()
     }
 
     #[test]
     fn counters_of_a_vm_outlive_its_children() {
         let mut sums = Sums::default();
         let told = |connections| sent(VmFigures { connections, ..VmFigures::default() });
-        let connections = |sums: &Sums| sums.before.connections + sums.now.connections;
         sums.told(told(3));
-        sums.died(Some("killed by signal 9".to_owned()));
-        assert_eq!(connections(&sums), 3);
+        sums.died(Some("killed by signal 9"));
+        assert_eq!(sums.sum().connections, 3);
         sums.told(told(1));
         sums.told(told(2));
-        assert_eq!(connections(&sums), 5);
+        assert_eq!(sums.sum().connections, 5);
         assert_eq!(sums.death.as_deref(), Some("its process ended: killed by signal 9"));
     }
 
@@ -118,18 +78,16 @@ mod tests {
         let mut sums = Sums::default();
         sums.told(sent(told(7)));
         sums.told(sent(told(3)));
-        sums.told(ChildStats::default());
+        sums.told(ChildStats::default().told());
         assert_eq!(sums.now.connections, 7);
-        let (mut shown, most) = (sums.now.clone(), told(7).receive);
-        shown.forget_unused();
-        let shown = shown.receive;
+        let (shown, most) = (sums.sum().receive, told(7).receive);
         assert_eq!((shown.totals, shown.kick_seconds), (most.totals, most.kick_seconds));
         assert_eq!((shown.frames_by_queue, shown.limit_waits), (most.frames_by_queue, 7));
         assert_eq!(shown.limit_wait_seconds, 7.0);
         sums.died(None);
         sums.told(sent(told(1)));
-        let Sums { before, now, .. } = sums;
-        assert_eq!((before.connections, now.connections), (7, 1), "the next child begins at 0");
+        let counted = (sums.sum().connections, sums.now.connections);
+        assert_eq!(counted, (8, 1), "the next child begins at 0");
     }
 
     /// Each child tells the most that is taken of it.
@@ -140,11 +98,10 @@ mod tests {
         figures.figures.kicks.iter_mut().for_each(|kicks| kicks.buckets = [u64::MAX; 12]);
         let mut sums = Sums::default();
         for _ in 0..3 {
-            sums.told(figures.clone());
-            sums.died(Some("it was told to".to_owned()));
+            sums.told(figures.clone().told());
+            sums.died(Some("it was told to"));
         }
-        let Sums { before, .. } = sums;
-        let VmFigures { connections, transmit, .. } = before;
+        let VmFigures { connections, transmit, .. } = sums.sum();
         let all = [connections, transmit.totals.frames, transmit.limit_waits, transmit.frames_by_queue[0]];
         assert_eq!(all, [counted(u64::MAX); 4]);
         assert_eq!(transmit.kick_seconds.buckets, [counted(u64::MAX); 12]);

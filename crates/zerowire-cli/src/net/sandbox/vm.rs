@@ -16,11 +16,10 @@ use zerowire_net::{FrameGuard, Limits, LinkObserver, LinkState, ServerError, VmC
 use zerowire_vhost::serve::{Listener, ServedStats, StartError, VmProcess};
 
 use super::CHILD;
-use super::message::{ChildOrder, ChildSetup, ChildWord, PortSetup};
+use super::message::{ChildOrder, ChildSetup, ChildWord, PortSetup, VmFigures};
 use super::metadata::KeptMetadata;
 use super::pace::AnswerPace;
 use super::ports;
-use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::SEND_PATIENCE;
 use crate::sandbox::cpu::CpuSum;
@@ -30,6 +29,7 @@ use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
 use crate::sandbox::sessions::KeptSession;
+use crate::sandbox::sums::Sums;
 
 /// A running child, for those who ask it.
 pub(super) type ChildLink = link::ChildLink<ChildWord>;
@@ -57,7 +57,7 @@ struct NetState {
     /// The child that runs.
     link: Option<Arc<ChildLink>>,
     /// What it and those before it have told.
-    sums: Sums,
+    sums: Sums<VmFigures>,
     metadata: Option<KeptMetadata>,
     limits: Limits,
     guard: Option<FrameGuard>,
@@ -249,7 +249,7 @@ impl NetVm {
         let mut child_answers = false;
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             child_answers = !told.state.hangs;
-            state.sums.told(*told);
+            state.sums.told(told.told());
         }
         let mut vm = state.sums.stats(&self.config, port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
@@ -414,7 +414,7 @@ impl Charge for NetVm {
             ChildWord::Failed(why) => return Heard::Failed(short(&why)),
             ChildWord::Connected(now) => lock(&self.state).sums.connected = now,
             ChildWord::Last(stats) => {
-                lock(&self.state).sums.told(*stats);
+                lock(&self.state).sums.told(stats.told());
                 if child.replaced {
                     return Heard::End;
                 }
@@ -466,7 +466,7 @@ impl Charge for NetVm {
 
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>> {
         let (name, why) = (&self.config.name, &end.why);
-        lock(&self.state).sums.died(end.is_error.then(|| why.clone()));
+        lock(&self.state).sums.died(end.is_error.then_some(why));
         let mut child = lock(&self.child);
         let session = &mut child.session;
         let then = if end.is_error { session.died() } else { session.replaced() };

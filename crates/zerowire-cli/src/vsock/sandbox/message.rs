@@ -1,13 +1,14 @@
 //! What the supervisor and a child of a vsock group say to each other.
 
 use serde::{Deserialize, Serialize};
+use zerowire::ledger::Totals;
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, ServedStats, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
-use crate::sandbox::figures::{Figures, SentFigures, forget_unused, numbers_of};
+use crate::sandbox::figures::{Figures, SentFigures, numbers_of};
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{Rates, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
@@ -270,12 +271,9 @@ impl Figures for VmTold {
         let kicks = &mut self.totals.kicks;
         [&mut kicks.transmit_kick_seconds, &mut kicks.receive_kick_seconds]
     }
-}
 
-impl VmTold {
-    /// Leaves out reasons that never were one.
-    pub(super) fn forget_unused(&mut self) {
-        [&mut self.totals.transmit, &mut self.totals.receive].into_iter().for_each(forget_unused);
+    fn moved(&mut self) -> [&mut Totals; 2] {
+        [&mut self.totals.transmit, &mut self.totals.receive]
     }
 }
 

@@ -1,45 +1,15 @@
-//! What the children of a VM have told, summed up.
+//! What a VM's children have told, as the statistics have it.
 
 use zerowire_capture::CaptureStats;
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
 use super::message::VmTold;
-use crate::sandbox::figures::{add, keep_counters};
+use crate::sandbox::sums::Sums;
 
-/// What the child that runs has told last, and what those before it had told last. What a child
-/// moved behind that is not counted.
-#[derive(Debug, Default)]
-pub(super) struct VmSums {
-    before: VmTold,
-    now: VmTold,
-    /// Whether a front end is connected, as the child that runs says.
-    pub(super) connected: bool,
-    /// Children that died and were replaced.
-    pub(super) restarts: u64,
-    /// Why the last child ended.
-    death: Option<String>,
-}
-
-impl VmSums {
-    /// The child that runs has told this.
-    pub(super) fn told(&mut self, mut stats: VmTold) {
-        keep_counters(&mut stats, &mut self.now);
-        self.now = stats;
-    }
-
-    /// The child has ended, and why if it was this VM's.
-    pub(super) fn died(&mut self, why: Option<&str>) {
-        let last = std::mem::take(&mut self.now);
-        add(&mut self.before, last);
-        self.connected = false;
-        self.death = why.map(|why| format!("its process ended: {why}")).or(self.death.take());
-    }
-
+impl Sums<VmTold> {
     /// As the statistics have it.
     pub(super) fn stats(&self, config: &VsockConfig, capture: Option<CaptureStats>) -> VsockVmStats {
-        let mut sum = self.before.clone();
-        add(&mut sum, self.now.clone());
-        sum.forget_unused();
+        let sum = self.sum();
         let (now, last_error) = (&self.now, self.now.totals.last_error.as_ref());
         VsockVmStats {
             name: config.name.clone(),
@@ -89,7 +59,7 @@ mod tests {
     /// Two ask at once, and the first answer comes last.
     #[test]
     fn a_late_answer_lowers_no_counter() {
-        let mut sums = VmSums::default();
+        let mut sums = Sums::default();
         sums.told(told(7));
         sums.told(told(3));
         let stats = sums.stats(&config(), None);
@@ -106,7 +76,7 @@ mod tests {
     #[test]
     fn counters_of_a_vm_outlive_its_children() {
         let config = config();
-        let mut sums = VmSums::default();
+        let mut sums = Sums::default();
         sums.told(told(3));
         sums.told(told(4));
         sums.connected = true;

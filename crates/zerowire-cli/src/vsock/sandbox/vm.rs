@@ -14,11 +14,11 @@ use zerowire_vsock::{
 };
 
 use super::members::GivenSetup;
-use super::message::VmSetup;
-use super::sums::VmSums;
+use super::message::{VmSetup, VmTold};
 use crate::sandbox::capture::{CaptureRelay, KeptCapture};
 use crate::sandbox::lock;
 use crate::sandbox::sessions::KeptSession;
+use crate::sandbox::sums::Sums;
 
 /// Stack of a thread that closes descriptors.
 const STACK_BYTES: usize = 64 * 1024;
@@ -71,7 +71,7 @@ pub(super) struct KeptVsock {
     /// front end may take long.
     pub session: Mutex<KeptSession>,
     /// What its children have told.
-    pub sums: Mutex<VmSums>,
+    pub sums: Mutex<Sums<VmTold>>,
 }
 
 impl Drop for KeptVsock {

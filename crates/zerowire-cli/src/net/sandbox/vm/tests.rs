@@ -281,7 +281,7 @@ fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
         let asked = vm.ask_stats();
         first.take(told(1));
         vm.part();
-        lock(&vm.state).sums.died(Some("killed".to_owned()));
+        lock(&vm.state).sums.died(Some("killed"));
         let (second, _child) = link();
         vm.hand(&second).expect("handed");
         assert_eq!(connections(asked), 0, "of the first one");
