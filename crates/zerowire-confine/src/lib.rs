@@ -29,11 +29,12 @@ pub use user::{can_map_users, keep_capabilities, map_users, user_namespace};
 
 use report::Steps;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use serde::{Deserialize, Serialize};
 use zerowire_sys::allowed::AllowedCall;
 use zerowire_sys::rights::landlock_all;
 
 /// Whom a confined process belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// User id.
     pub user: u32,

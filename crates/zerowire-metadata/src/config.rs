@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::tree::{MAX_DEPTH, MAX_TREE_BYTES, MetadataTree};
 
 /// The MAC address of the service unless configured otherwise: locally
@@ -19,7 +21,7 @@ pub const MIN_MTU_BYTES: u16 = 576;
 pub const MAX_MTU_BYTES: u16 = 9216;
 
 /// Whether a `GET` needs a session token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenPolicy {
     /// Every `GET` needs a token from `PUT /latest/api/token`; without one it
     /// gets 401. It stops requests that a guest's program was tricked into

@@ -1,5 +1,7 @@
 //! When to scatter and when to gather.
 
+use serde::{Deserialize, Serialize};
+
 /// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer:
 /// below it a copy is cheaper than a scatter list. The least of the limits that a bare loop found
 /// for 2 to 17 segments (4096 to 16384 bytes hot, more cold; measurements/net.md, "Gathering").
@@ -13,7 +15,7 @@ pub const GATHER_MAX_BYTES: usize = 4096;
 pub const RX_COPYBREAK_BYTES: usize = 4096;
 
 /// What the user asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathMode {
     /// Scatter lists where they pay.
     #[default]
@@ -23,7 +25,7 @@ pub enum PathMode {
 }
 
 /// What decides whether a frame is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Policy {
     /// What the user asked for.

@@ -1,29 +1,6 @@
-//! What the messages of all children have in common: rates, and bounds of what a child makes up.
+//! Bounds of what a child makes up.
 
-use serde::{Deserialize, Serialize};
 use zerowire_confine::{ConfineReport, Layer, LayerReport};
-use zerowire_vhost::limit::{Limit, Limits};
-
-/// What a VM may send and receive in a second, as text.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Rates {
-    transmit: Option<String>,
-    receive: Option<String>,
-}
-
-impl Rates {
-    pub(crate) fn of(limits: Limits) -> Self {
-        let text = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
-        Self { transmit: text(limits.transmit), receive: text(limits.receive) }
-    }
-
-    pub(crate) fn limits(&self) -> Result<Limits, String> {
-        let limit = |text: &Option<String>| {
-            text.as_ref().map(|text| text.parse::<Limit>().map_err(|e| e.to_string())).transpose()
-        };
-        Ok(Limits { transmit: limit(&self.transmit)?, receive: limit(&self.receive)? })
-    }
-}
 
 /// Counters of a child are taken up to this: no sum over reasons and VMs overflows.
 const MOST: u64 = 1 << 50;

@@ -14,6 +14,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Nanoseconds of a second: the level's unit is one token divided by this.
 const NANOS: i128 = 1_000_000_000;
 
@@ -21,7 +23,7 @@ const NANOS: i128 = 1_000_000_000;
 pub const MAX_TOKENS: u64 = 1 << 50;
 
 /// What a bucket is made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketSpec {
     /// Tokens that come in a second, 1 to [`MAX_TOKENS`].
     pub rate: u64,

@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 pub use bucket::{BucketSpec, MAX_TOKENS, TokenBucket};
 pub use pace::LimitPace;
 pub use spec::{BadLimit, Limit};
@@ -258,7 +260,7 @@ pub struct Limiter {
 }
 
 /// The limits of a VM; None where there is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Of what comes from the guest.
     pub transmit: Option<Limit>,

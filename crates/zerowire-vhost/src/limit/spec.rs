@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::bucket::{BucketSpec, MAX_TOKENS};
@@ -15,7 +16,7 @@ const DEFAULT_BURST_PART: u64 = 10;
 const LEAST_BURST_PART: u64 = 1000;
 
 /// The limit of one direction: bytes, operations, or both. What passes takes tokens of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     bytes: Option<BucketSpec>,
     operations: Option<BucketSpec>,

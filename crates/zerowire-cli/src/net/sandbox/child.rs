@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{ConfinePlan, ConfineReport, KnownUsers, Owner, confine_threads};
+use zerowire_confine::{ConfinePlan, ConfineReport, KnownUsers, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::{PortKeeper, PortParts, PortText};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
@@ -64,11 +64,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
     zerowire_vhost::memory::catch_lost_pages();
-    let plan = ConfinePlan {
-        owner: Owner { user: setup.user, group: setup.group },
-        calls: config.port.system_calls(),
-        without: &[],
-    };
+    let plan = ConfinePlan { owner: setup.owner, calls: config.port.system_calls(), without: &[] };
     bound_descriptors();
     let report: ConfineReport =
         confine_threads(&plan, THREADS, KnownUsers::Own).map_err(|e| e.to_string())?;
@@ -111,7 +107,7 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
     let port = setup.port.spec()?.take_over(parts)?;
     let link = setup.port.link.map(|state| ToldLink::new(state).map(Arc::new));
     let link = link.transpose().map_err(|e| e.to_string())?;
-    let metadata = match setup.tokens_required {
+    let metadata = match setup.tokens {
         Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
         None => None,
     };
@@ -233,11 +229,9 @@ impl Loop<'_> {
             }
             ChildOrder::Done(answer) => drop(self.answers.send(answer.map(|answer| (answer, fds)))),
             ChildOrder::Link(state) => self.link.iter().for_each(|link| link.tell(state)),
-            ChildOrder::Limits(rates) => {
-                // The supervisor has parsed them, and they are gone with the VM.
-                if let Ok(limits) = rates.limits() {
-                    let _ = self.server.set_limits(&self.setup.name, limits);
-                }
+            ChildOrder::Limits(limits) => {
+                // They are gone with the VM.
+                let _ = self.server.set_limits(&self.setup.name, limits);
             }
             ChildOrder::Guard(text) => {
                 // It names the guest's address where it needs it.

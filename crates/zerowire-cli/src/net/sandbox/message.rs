@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::Totals;
-use zerowire_confine::ConfineReport;
+use zerowire_confine::{ConfineReport, Owner};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::{PortSpec, PortSpecError};
 use zerowire_net::{
-    DirectionStats, FrameGuard, LinkState, MetadataSource, PathMode, Policy, ServerStats, VmConfig,
+    DirectionStats, FrameGuard, Limits, LinkState, MetadataSource, Policy, ServerStats, VmConfig,
 };
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::Endpoint;
@@ -15,7 +15,7 @@ use zerowire_vhost::serve::Endpoint;
 use super::vm::Common;
 use crate::sandbox::figures::{Figures, SentFigures, numbers_of};
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{ENTRIES, Rates, seconds, short, texts};
+use crate::sandbox::message::{ENTRIES, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// A VM as a child must know it. Descriptors come with it: the front end's socket, those of the
@@ -29,23 +29,17 @@ pub(super) struct ChildSetup {
     /// The port.
     pub port: PortSetup,
     /// Whether metadata requests need a token; None without metadata.
-    pub tokens_required: Option<bool>,
-    /// Whether all frames are copied.
-    pub copies: bool,
-    /// `--gather-max`, bytes.
-    pub gather_max_bytes: usize,
-    /// `--rx-copybreak`, bytes.
-    pub rx_copybreak_bytes: usize,
+    pub tokens: Option<TokenPolicy>,
+    /// Which frames are copied.
+    pub policy: Policy,
     /// The device's address.
     pub mac: Option<String>,
     /// What the guest may send.
     pub guard: Option<String>,
     /// What the VM may send and receive in a second.
-    pub limits: Rates,
+    pub limits: Limits,
     /// Whom the child belongs to.
-    pub user: u32,
-    /// Its group.
-    pub group: u32,
+    pub owner: Owner,
     /// What it logs.
     pub log: String,
     /// True: its present front end is the last one.
@@ -77,15 +71,12 @@ impl ChildSetup {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
             port,
-            tokens_required: config.metadata.as_ref().map(|m| m.tokens == TokenPolicy::Required),
-            copies: config.policy.mode == PathMode::Copy,
-            gather_max_bytes: config.policy.gather_max_bytes,
-            rx_copybreak_bytes: config.policy.rx_copybreak_bytes,
+            tokens: config.metadata.as_ref().map(|metadata| metadata.tokens),
+            policy: config.policy,
             mac: config.mac.map(|mac| mac.to_string()),
             guard: config.guard.as_ref().map(|guard| guard.to_string()),
-            limits: Rates::of(config.limits),
-            user: common.owner.user,
-            group: common.owner.group,
+            limits: config.limits,
+            owner: common.owner,
             log: common.log.clone(),
             drains: false,
         }
@@ -95,22 +86,12 @@ impl ChildSetup {
     pub(super) fn config(&self) -> Result<VmConfig, String> {
         let mac = self.mac.as_ref().map(|mac| mac.parse::<MacAddress>().map_err(|e| e.to_string()));
         let mac = mac.transpose()?;
-        let tokens = |required| if required { TokenPolicy::Required } else { TokenPolicy::Optional };
+        let source = |tokens| MetadataSource { file: "its supervisor".into(), tokens };
         Ok(VmConfig::new(self.name.clone(), Endpoint::Path(self.socket.clone().into()), self.port.spec()?)
-            .metadata(
-                self.tokens_required.map(|required| MetadataSource {
-                    file: "its supervisor".into(),
-                    tokens: tokens(required),
-                }),
-            )
-            .policy(
-                Policy::default()
-                    .mode(if self.copies { PathMode::Copy } else { PathMode::Auto })
-                    .gather_max_bytes(self.gather_max_bytes)
-                    .rx_copybreak_bytes(self.rx_copybreak_bytes),
-            )
+            .metadata(self.tokens.map(source))
+            .policy(self.policy)
             .guard(guard(self.guard.as_deref(), mac)?)
-            .limits(self.limits.limits()?)
+            .limits(self.limits)
             .mac(mac))
     }
 }
@@ -134,7 +115,7 @@ pub(super) enum ChildOrder {
     /// log names the file that they are from.
     Metadata(u64, String),
     /// Gives other limits of the rate.
-    Limits(Rates),
+    Limits(Limits),
     /// Lets the guest send other frames.
     Guard(Option<String>),
     /// Has up to this number of bytes of each frame go to the descriptor that comes with it.
@@ -320,7 +301,6 @@ impl ChildStats {
 mod tests {
     use clap::{Args, FromArgMatches};
     use zerowire::ledger::CopyReason;
-    use zerowire_confine::Owner;
     use zerowire_vhost::serve::SocketAccess;
 
     use super::*;

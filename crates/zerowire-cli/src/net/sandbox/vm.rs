@@ -27,7 +27,7 @@ use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper};
 use crate::sandbox::lines::VmNames;
 use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
-use crate::sandbox::message::{Rates, bounded_report, short};
+use crate::sandbox::message::{bounded_report, short};
 use crate::sandbox::sessions::KeptSession;
 use crate::sandbox::sums::Sums;
 
@@ -183,7 +183,7 @@ impl NetVm {
     /// Those of [`Self::order`]: they are as before.
     pub(super) fn set_limits(&self, limits: Limits) -> Result<(), String> {
         let mut state = lock(&self.state);
-        Self::order(&state, &ChildOrder::Limits(Rates::of(limits)))?;
+        Self::order(&state, &ChildOrder::Limits(limits))?;
         state.limits = limits;
         Ok(())
     }

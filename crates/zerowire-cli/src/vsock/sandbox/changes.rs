@@ -24,7 +24,7 @@ use crate::sandbox::channel::SEND_PATIENCE;
 use crate::sandbox::keeper::{Charge, Keeper};
 use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
-use crate::sandbox::message::{Rates, short};
+use crate::sandbox::message::short;
 
 /// Why a VM can't join.
 pub(super) enum JoinRefusal {
@@ -195,7 +195,7 @@ impl Keeper<VsockGroup> {
         deadline: Instant,
     ) -> Result<Option<Question<GroupWord>>, String> {
         let mut members = lock(&self.charge.members);
-        let change = |number| VmChange::Rates(number, vm.number, Rates::of(rates));
+        let change = |number| VmChange::Rates(number, vm.number, rates);
         let asked = members.has(vm.number).then(|| self.ask(&mut members, change, Vec::new())).flatten();
         // The child gets the changes of several callers in the order in which they are kept.
         let sent = asked.map_or(Ok(None), |change| change.send(deadline));

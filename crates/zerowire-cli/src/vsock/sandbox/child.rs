@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{ConfinePlan, KnownUsers, Owner, confine_threads, user_namespace};
+use zerowire_confine::{ConfinePlan, KnownUsers, confine_threads, user_namespace};
 use zerowire_vhost::serve::MAX_VMS;
 use zerowire_vsock::system_calls::SYSTEM_CALLS;
 use zerowire_vsock::{HostKeeper, HostQuestion, VsockServer};
@@ -47,11 +47,7 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     raise_descriptor_limit();
     let (setup, vms) = receive(channel)?;
     zerowire_vhost::memory::catch_lost_pages();
-    let plan = ConfinePlan {
-        owner: Owner { user: setup.user, group: setup.group },
-        calls: SYSTEM_CALLS,
-        without: &[],
-    };
+    let plan = ConfinePlan { owner: setup.owner, calls: SYSTEM_CALLS, without: &[] };
     let map_users = || map_users(channel);
     let users = match (setup.user_namespace, user_namespace()) {
         (Some(supervisors), Some(own)) if supervisors != own => KnownUsers::Alone,

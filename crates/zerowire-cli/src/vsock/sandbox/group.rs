@@ -130,7 +130,7 @@ impl Charge for VsockGroup {
 
     fn hand(&self, link: &Arc<ChildLink<GroupWord>>) -> Result<(), String> {
         let channel = &link.channel;
-        let GroupCommon { owner: Owner { user, group }, log, .. } = &self.common;
+        let GroupCommon { owner, log, .. } = &self.common;
         let text = |e: io::Error| e.to_string();
         let deadline = Instant::now() + START_PATIENCE;
         let send = |order: GroupOrder, fds: &[OwnedFd]| {
@@ -141,8 +141,7 @@ impl Charge for VsockGroup {
         let vms = lock(&self.members).begin();
         send(
             GroupOrder::Start(GroupSetup {
-                user: *user,
-                group: *group,
+                owner: *owner,
                 log: log.clone(),
                 maps_users: can_map_users(),
                 user_namespace: user_namespace(),

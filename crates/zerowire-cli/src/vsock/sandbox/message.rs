@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::Totals;
-use zerowire_confine::ConfineReport;
+use zerowire_confine::{ConfineReport, Owner};
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, ServedStats, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
+use zerowire_vsock::{Limits, VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
 use crate::sandbox::figures::{Figures, SentFigures, numbers_of};
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{Rates, seconds, short, texts};
+use crate::sandbox::message::{seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// VMs in an answer at most: their statistics fit a message.
@@ -20,9 +20,7 @@ pub(super) const VMS: usize = 8;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct GroupSetup {
     /// Whom the child belongs to.
-    pub user: u32,
-    /// Its group.
-    pub group: u32,
+    pub owner: Owner,
     /// What it logs.
     pub log: String,
     /// True: the supervisor maps the users of programs into a user namespace of the child's own.
@@ -49,7 +47,7 @@ pub(super) struct VmSetup {
     uds: String,
     groups: Vec<String>,
     limits: VsockLimits,
-    rates: Rates,
+    rates: Limits,
     map: MapPolicy,
 }
 
@@ -65,18 +63,18 @@ impl VmSetup {
             uds: config.uds.display().to_string(),
             groups: config.groups.clone(),
             limits: config.limits,
-            rates: Rates::of(config.rates),
+            rates: config.rates,
             map: config.map.clone(),
         }
     }
 
     /// The VM that a child serves.
-    pub(super) fn config(self) -> Result<VsockConfig, String> {
-        Ok(VsockConfig::new(self.name, Endpoint::Path(self.socket.into()), self.cid, self.uds)
+    pub(super) fn config(self) -> VsockConfig {
+        VsockConfig::new(self.name, Endpoint::Path(self.socket.into()), self.cid, self.uds)
             .groups(self.groups)
             .limits(self.limits)
-            .rates(self.rates.limits()?)
-            .map(self.map))
+            .rates(self.rates)
+            .map(self.map)
     }
 }
 
@@ -111,7 +109,7 @@ pub(super) enum VmChange {
     /// The present front end of this VM is the last one.
     Drain(usize),
     /// Other limits of the rate of a VM. The answer has the first number.
-    Rates(u64, usize, Rates),
+    Rates(u64, usize, Limits),
     /// Has up to this number of bytes (the last one) of each packet of the VM go to the descriptor
     /// that comes with it. The answer has the first number.
     Capture(u64, usize, u32),
@@ -310,7 +308,7 @@ mod tests {
             uds_mode: some("0604"),
         };
         let config = Defaults::new(&args).and_then(|d| Ok(d.vm("a", table)?)).expect("a VM");
-        let child = VmSetup::of(0, &config, None, false).config().expect("a VM");
+        let child = VmSetup::of(0, &config, None, false).config();
         // The supervisor opens the sockets, and keeps guests from its control socket.
         let handed = SocketAccess::default();
         assert_eq!(child, config.access(handed).uds_access(handed).control(None));

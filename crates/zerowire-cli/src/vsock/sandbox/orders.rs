@@ -59,7 +59,7 @@ impl ComingVm {
     pub(super) fn new(given: GivenVm, channel: &Arc<Channel>) -> Result<Self, String> {
         let GivenVm { setup, mut fds, kept } = given;
         let VmSetup { number, snaplen, drains, .. } = setup;
-        let config = setup.config()?;
+        let config = setup.config();
         let stream = snaplen.and_then(|snaplen| Some((fds.pop()?, snaplen)));
         let capture = stream.map(|(to, snaplen)| begun(to, snaplen, &config.name)).transpose()?;
         let (capture, interface) = capture.unzip();
@@ -194,8 +194,8 @@ impl Changer {
             }
             VmChange::Drain(vm) => self.drain(vm),
             VmChange::Rates(number, vm, rates) => {
-                // The supervisor has parsed them, and they are gone with the VM.
-                if let Some((name, rates)) = self.server.handed_name(vm).zip(rates.limits().ok()) {
+                // They are gone with the VM.
+                if let Some(name) = self.server.handed_name(vm) {
                     let _ = self.server.set_rates(&name, rates);
                 }
                 self.tell(&GroupWord::Changed(number, None));

@@ -25,7 +25,7 @@ pub fn given(child: &Channel) -> Vec<(String, Limits)> {
     let mut vms = Vec::new();
     loop {
         match next(child) {
-            GroupOrder::Vm(setup) => vms.push(setup.config().expect("a VM")),
+            GroupOrder::Vm(setup) => vms.push(setup.config()),
             GroupOrder::Session(None) => {}
             GroupOrder::Serve => return vms.into_iter().map(|vm| (vm.name, vm.rates)).collect(),
             other => panic!("{other:?}"),
@@ -215,7 +215,7 @@ fn the_limits_that_a_child_gets_last_are_those_that_are_kept() {
                     panic!("another order")
                 };
                 link.take(GroupWord::Changed(number, None));
-                rates.limits().expect("limits")
+                rates
             });
             turn.wait();
             differing += usize::from(vm.config().rates != last);
