@@ -25,6 +25,7 @@ pub(crate) mod lines;
 pub(crate) mod link;
 pub(crate) mod message;
 pub(crate) mod pace;
+pub(crate) mod roster;
 pub(crate) mod sessions;
 pub(crate) mod sums;
 

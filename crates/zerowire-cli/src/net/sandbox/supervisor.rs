@@ -1,7 +1,4 @@
-//! The VMs of a supervisor.
-//!
-//! They stand in one roster under a lock, which is held to look something up or to enter a result,
-//! never while a child is started, asked or waited for.
+//! The VMs of a supervisor, each with a child of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
@@ -10,154 +7,94 @@ use zerowire_capture::{Capture, Captured};
 use zerowire_net::{
     ChangeError, Fleet, NetChange, ServerError, ServerStats, VmConfig, VmInfo, VmStats, check_vms,
 };
-use zerowire_vhost::serve::{
-    Listener, RosterConfig, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side,
-};
+use zerowire_vhost::serve::{Listener, StartError, VmFleet, VmState, VmTurn, add_or_restore, side_by_side};
 
 use super::changing;
 use super::message::ChildWord;
 use super::vm::{Common, NetVm};
-use crate::sandbox::capture::{CaptureRelay, KeepOutcome, LOOK, PATIENCE, keep_captured};
+use crate::sandbox::capture::{CaptureRelay, LOOK, PATIENCE, keep_captured};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::sandbox::lock;
+use crate::sandbox::roster::{KeptStage, KeptVm, Roster, stopping};
 
 /// A VM with its child.
 type VmKeeper = Keeper<NetVm>;
 
-enum KeptStage {
-    Opening,
-    Running(Arc<VmKeeper>),
+/// How far a VM is that leaves.
+enum NetLeaving {
     /// Somebody waits for its child. `ended`: it has ended, and all that was open for it is closed.
-    Leaving {
-        ended: bool,
-    },
-    /// Nobody waits any more for its child, which was told to end.
-    Held,
+    Awaited { ended: bool },
+    /// Nobody waits any more for its child, which was told to end. The VM that is added under this
+    /// name as soon as it has gone.
+    Held(Option<Box<VmConfig>>),
 }
 
-struct KeptVm {
-    /// No other VM has it, also none of the same name.
-    number: u64,
-    config: VmConfig,
-    stage: KeptStage,
-    /// What is added under this name as soon as the VM has gone.
-    next: Option<VmConfig>,
-}
+type KeptNet = KeptVm<VmConfig, Arc<VmKeeper>, NetLeaving, ()>;
+type NetRoster = Roster<VmConfig, Arc<VmKeeper>, NetLeaving, ()>;
 
-impl KeptVm {
-    fn running(&self) -> Option<&Arc<VmKeeper>> {
-        match &self.stage {
-            KeptStage::Running(keeper) => Some(keeper),
-            KeptStage::Opening | KeptStage::Leaving { .. } | KeptStage::Held => None,
-        }
-    }
-
+impl KeptNet {
     fn state(&self) -> VmState {
         match &self.stage {
             KeptStage::Opening => VmState::Opening,
             KeptStage::Running(keeper) if keeper.charge.is_draining() => VmState::Draining,
             KeptStage::Running(_) => VmState::Running,
-            KeptStage::Leaving { .. } | KeptStage::Held => VmState::Leaving,
+            KeptStage::Leaving(_) => VmState::Leaving,
         }
     }
 }
 
-#[derive(Default)]
-struct KeptVms {
-    all: Vec<KeptVm>,
-    /// The number of the VM that was added last.
-    last: u64,
-    /// Where frames go as well.
-    capture: Option<Arc<Capture>>,
-    /// The supervisor stops: nothing may be added.
-    closed: bool,
-}
-
-impl KeptVms {
-    fn find(&mut self, name: &str) -> Result<&mut KeptVm, ChangeError> {
-        let kept = self.all.iter_mut().find(|kept| kept.config.name == name);
-        kept.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
-    }
-
-    fn keeper(&mut self, name: &str) -> Result<Arc<VmKeeper>, ChangeError> {
-        let running = self.find(name)?.running().cloned();
-        running.ok_or_else(|| ChangeError::Busy(name.to_owned()))
-    }
-
-    /// Enters a VM that is being opened.
-    fn enter(&mut self, config: VmConfig) -> Result<u64, ServerError> {
+impl NetRoster {
+    /// Enters a VM that is being opened, if it can be served beside the others.
+    fn admit(&mut self, config: VmConfig) -> Result<usize, ServerError> {
         if self.closed {
             return Err(stopping(config.name));
         }
         let all: Vec<_> = self.all.iter().map(|kept| &kept.config).chain([&config]).collect();
         check_vms(&all)?;
-        self.last += 1;
-        self.all.push(KeptVm { number: self.last, config, stage: KeptStage::Opening, next: None });
-        self.share_out();
-        Ok(self.last)
-    }
-
-    /// Gives a VM that was entered its keeper. Its frames go to this capture.
-    fn keep(&mut self, number: u64, keeper: &Arc<VmKeeper>, capture: Option<&Arc<Capture>>) -> KeepOutcome {
-        let Some(kept) = self.all.iter_mut().find(|kept| kept.number == number) else {
-            return KeepOutcome::Stopping;
-        };
-        if self.capture.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
-            return KeepOutcome::OtherCapture(self.capture.clone());
-        }
-        kept.stage = KeptStage::Running(keeper.clone());
-        KeepOutcome::Running
+        Ok(self.enter(config, ()))
     }
 
     /// Nobody waits any more for the child of a VM that leaves. False: it has ended by now.
     /// `now` are the settings that it has had.
-    fn hold(&mut self, number: u64, now: VmConfig) -> bool {
+    fn hold(&mut self, number: usize, now: VmConfig) -> bool {
         let kept = self.all.iter_mut().find(|kept| kept.number == number);
-        let left = kept.filter(|kept| matches!(kept.stage, KeptStage::Leaving { ended: false }));
-        left.map(|kept| (kept.stage, kept.config) = (KeptStage::Held, now)).is_some()
+        let is_awaited = |kept: &&mut KeptNet| {
+            matches!(kept.stage, KeptStage::Leaving(NetLeaving::Awaited { ended: false }))
+        };
+        let held = KeptStage::Leaving(NetLeaving::Held(None));
+        kept.filter(is_awaited).map(|kept| (kept.stage, kept.config) = (held, now)).is_some()
     }
 
     /// The last child of a VM has ended, and what was open for it is closed. Forgets the VM if
     /// nobody else does. Returns what comes after it, and what it was itself.
-    fn ended(&mut self, number: u64) -> Option<(VmConfig, VmConfig)> {
+    fn ended(&mut self, number: usize) -> Option<(VmConfig, VmConfig)> {
         let kept = self.all.iter_mut().find(|kept| kept.number == number)?;
-        match &mut kept.stage {
-            KeptStage::Leaving { ended } => {
+        let next = match &mut kept.stage {
+            KeptStage::Leaving(NetLeaving::Awaited { ended }) => {
                 *ended = true;
                 return None;
             }
             KeptStage::Running(keeper) if keeper.charge.is_draining() => {
                 tracing::info!("{}: drained and removed", kept.config.name);
+                None
             }
             // Its only connection has ended; or it could not be opened.
             KeptStage::Running(_) | KeptStage::Opening => return None,
-            KeptStage::Held => tracing::info!("{}: removed after all", kept.config.name),
-        }
-        let next = kept.next.take().map(|next| (next, kept.config.clone()));
+            KeptStage::Leaving(NetLeaving::Held(next)) => {
+                tracing::info!("{}: removed after all", kept.config.name);
+                next.take()
+            }
+        };
+        let next = next.map(|next| (*next, kept.config.clone()));
         self.forget(number);
         next
-    }
-
-    fn forget(&mut self, number: u64) {
-        self.all.retain(|kept| kept.number != number);
-        self.share_out();
-    }
-
-    /// Gives each VM its share of what may be pinned.
-    fn share_out(&self) {
-        VmConfig::share_out(&self.all.iter().map(|kept| &kept.config).collect::<Vec<_>>());
     }
 }
 
 /// Refuses a VM that no child can serve.
 fn check(config: &VmConfig) -> Result<(), ServerError> {
     super::check(config).map_err(|text| StartError::Limit { vm: config.name.clone(), text }.into())
-}
-
-/// Why a VM is not added any more.
-fn stopping(vm: String) -> ServerError {
-    StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
 }
 
 /// A process that serves each VM by a confined child.
@@ -169,24 +106,19 @@ pub(in crate::net) struct Supervisor {
 /// What adds a VM.
 #[derive(Clone)]
 struct SupervisorParts {
-    vms: Arc<Mutex<KeptVms>>,
+    vms: Arc<Mutex<NetRoster>>,
     common: Common,
 }
 
 impl Supervisor {
     /// Without VMs yet.
     pub(super) fn new(common: Common, capture: Option<Arc<Capture>>) -> Self {
-        let vms = KeptVms { capture, ..KeptVms::default() };
-        let parts = SupervisorParts { vms: Arc::new(Mutex::new(vms)), common };
+        let parts = SupervisorParts { vms: Arc::new(Mutex::new(Roster::new(capture))), common };
         Self { parts, start: Instant::now() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeptVms> {
+    fn lock(&self) -> MutexGuard<'_, NetRoster> {
         lock(&self.parts.vms)
-    }
-
-    fn running(&self) -> Vec<Arc<VmKeeper>> {
-        self.lock().all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
     /// Adds a VM, whose socket may be one that this process was started with.
@@ -207,7 +139,7 @@ impl SupervisorParts {
         check(&config)?;
         let (number, capture) = {
             let mut vms = lock(&self.vms);
-            (vms.enter(config.clone())?, vms.capture.clone())
+            (vms.admit(config.clone())?, vms.capture.clone())
         };
         drop(turn);
         let (common, gone) = (self.common.clone(), self.gone(number));
@@ -222,7 +154,7 @@ impl SupervisorParts {
 
     /// Serves a VM that was entered, and opened with this capture. False: the server has stopped
     /// meanwhile.
-    fn keep(&self, number: u64, keeper: &Arc<VmKeeper>, capture: Option<Arc<Capture>>) -> bool {
+    fn keep(&self, number: usize, keeper: &Arc<VmKeeper>, capture: Option<Arc<Capture>>) -> bool {
         let keep = |capture: Option<&Arc<Capture>>| lock(&self.vms).keep(number, keeper, capture);
         keep_captured(capture, keep, |capture, deadline| {
             CaptureRelay::finish(keeper.charge.set_capture(capture, deadline), deadline);
@@ -230,7 +162,7 @@ impl SupervisorParts {
     }
 
     /// What takes a VM out of the roster that was drained, or whose removal nobody waits for.
-    fn gone(&self, number: u64) -> impl FnOnce() + Send + use<> {
+    fn gone(&self, number: usize) -> impl FnOnce() + Send + use<> {
         let (vms, common): (Weak<_>, _) = (Arc::downgrade(&self.vms), self.common.clone());
         move || {
             let Some(vms) = vms.upgrade() else { return };
@@ -249,7 +181,7 @@ impl VmFleet for Supervisor {
     type Stats = VmStats;
 
     fn vms(&self) -> Vec<VmInfo> {
-        let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
+        let listed = |kept: &KeptNet| (kept.config.clone(), kept.state(), kept.running().cloned());
         let all: Vec<_> = self.lock().all.iter().map(listed).collect();
         // Nobody else waits for the VM that answers here.
         let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<VmKeeper>>)| match keeper {
@@ -263,7 +195,7 @@ impl VmFleet for Supervisor {
 
     /// Asks all children at once: those that do not answer cost the time of one.
     fn stats(&self) -> ServerStats {
-        let running = self.running();
+        let running = self.lock().running();
         let asked: Vec<_> = running.iter().map(|keeper| keeper.charge.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.charge.stats(asked, deadline));
@@ -281,9 +213,9 @@ impl VmFleet for Supervisor {
     fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
         check(&config)?;
         let mut vms = self.lock();
-        let held = vms.find(&config.name).ok().filter(|kept| matches!(kept.stage, KeptStage::Held));
-        if let Some(held) = held {
-            held.next = Some(config);
+        let found = vms.find::<ServerError>(&config.name);
+        if let Ok(KeptVm { stage: KeptStage::Leaving(NetLeaving::Held(next)), .. }) = found {
+            *next = Some(Box::new(config));
             return Ok(());
         }
         drop(vms);
@@ -299,12 +231,12 @@ impl VmFleet for Supervisor {
         let (number, keeper) = {
             let mut vms = self.lock();
             let kept = vms.find(name)?;
-            if let KeptStage::Held = kept.stage {
-                kept.next = None;
+            if let KeptStage::Leaving(NetLeaving::Held(next)) = &mut kept.stage {
+                *next = None;
                 return Err(ChangeError::Stuck(name.to_owned()));
             }
             let keeper = kept.running().cloned().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
-            kept.stage = KeptStage::Leaving { ended: false };
+            kept.stage = KeptStage::Leaving(NetLeaving::Awaited { ended: false });
             (kept.number, keeper)
         };
         let now = keeper.charge.config();
@@ -323,27 +255,19 @@ impl VmFleet for Supervisor {
     }
 
     fn drain(&self, name: &str) -> Result<(), ChangeError> {
-        let keeper = self.lock().keeper(name)?;
+        let keeper = self.lock().served(name)?;
         keeper.charge.drain().map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn is_alive(&self) -> bool {
-        let is_alive = |kept: &KeptVm| kept.running().is_none_or(|keeper| keeper.is_alive());
+        let is_alive = |kept: &KeptNet| kept.running().is_none_or(|keeper| keeper.is_alive());
         self.lock().all.iter().any(is_alive)
     }
 
     fn stop(&self) {
-        let all = {
-            let mut vms = self.lock();
-            vms.closed = true;
-            std::mem::take(&mut vms.all)
-        };
-        all.iter().filter_map(KeptVm::running).for_each(|keeper| keeper.ask_to_stop());
-        side_by_side(all, |kept| {
-            if let Some(keeper) = kept.running() {
-                keeper.stop();
-            }
-        });
+        let running = self.lock().close();
+        running.iter().for_each(|keeper| keeper.ask_to_stop());
+        side_by_side(running, |keeper| keeper.stop());
     }
 }
 
@@ -369,8 +293,7 @@ impl Captured for Supervisor {
         // A child may keep its VM's turn: nobody waits for that with the lock.
         let (before, running) = {
             let mut vms = self.lock();
-            let running: Vec<_> = vms.all.iter().filter_map(KeptVm::running).cloned().collect();
-            (std::mem::replace(&mut vms.capture, capture.clone()), running)
+            (std::mem::replace(&mut vms.capture, capture.clone()), vms.running())
         };
         let change = |keeper: &Arc<VmKeeper>| keeper.charge.set_capture(capture.as_deref(), deadline);
         CaptureRelay::finish(running.iter().filter_map(change), deadline);
@@ -385,7 +308,7 @@ impl Fleet for Supervisor {
     fn change(&self, changes: Vec<NetChange>) -> Vec<ChangeError> {
         let (mut found, mut failed) = (Vec::new(), Vec::new());
         for change in changes {
-            match self.lock().keeper(&change.vm) {
+            match self.lock().served(&change.vm) {
                 Ok(keeper) => found.push((keeper, change)),
                 Err(e) => failed.push(e),
             }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use zerowire_capture::Capture;
-use zerowire_vhost::serve::{StartError, VmState};
+use zerowire_vhost::serve::VmState;
 use zerowire_vsock::{
     SetMember, VsockChangeError, VsockConfig, VsockServerError, VsockVmInfo, check_vms, joined_set,
 };
@@ -11,9 +11,10 @@ use zerowire_vsock::{
 use super::changes::CaptureChange;
 use super::group::VsockGroup;
 use super::vm::KeptVsock;
-use crate::sandbox::capture::{KeepOutcome, keep_captured};
+use crate::sandbox::capture::keep_captured;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::lock;
+use crate::sandbox::roster::{KeptStage, KeptVm, Roster, stopping};
 
 /// VMs that are served together, and the keeper of their child. Who adds one or removes it holds
 /// the lock.
@@ -26,32 +27,15 @@ pub(super) struct ServedVsock {
     pub keeper: Arc<Keeper<VsockGroup>>,
 }
 
-enum KeptStage {
-    Opening,
-    Running(ServedVsock),
-    Leaving,
-}
+type KeptMember = KeptVm<VsockConfig, ServedVsock, (), Arc<VmSet>>;
+type Entries = Roster<VsockConfig, ServedVsock, (), Arc<VmSet>>;
 
-struct KeptVm {
-    number: usize,
-    config: VsockConfig,
-    set: Arc<VmSet>,
-    stage: KeptStage,
-}
-
-impl KeptVm {
-    fn running(&self) -> Option<&ServedVsock> {
-        match &self.stage {
-            KeptStage::Running(served) => Some(served),
-            KeptStage::Opening | KeptStage::Leaving => None,
-        }
-    }
-
+impl KeptMember {
     fn info(&self) -> VsockVmInfo {
         let info = |state| VsockVmInfo { config: self.config.clone(), state, connected: false };
         match &self.stage {
             KeptStage::Opening => info(VmState::Opening),
-            KeptStage::Leaving => info(VmState::Leaving),
+            KeptStage::Leaving(()) => info(VmState::Leaving),
             KeptStage::Running(ServedVsock { vm, .. }) => {
                 let drains = lock(&vm.state).drains;
                 let state = if drains { VmState::Draining } else { VmState::Running };
@@ -61,43 +45,13 @@ impl KeptVm {
     }
 }
 
-#[derive(Default)]
-struct Entries {
-    all: Vec<KeptVm>,
-    /// The number of the VM that was added last.
-    last: usize,
-    /// Where packets go as well.
-    capture: Option<Arc<Capture>>,
-    /// The supervisor stops: nothing may be added.
-    closed: bool,
-}
-
-impl Entries {
-    fn find(&mut self, name: &str) -> Result<&mut KeptVm, VsockChangeError> {
-        let entry = self.all.iter_mut().find(|entry| entry.config.name == name);
-        entry.ok_or_else(|| VsockChangeError::Unknown(name.to_owned()))
-    }
-
-    /// A VM that was entered is served. Its packets go to this capture.
-    fn keep(&mut self, number: usize, served: &ServedVsock, capture: Option<&Arc<Capture>>) -> KeepOutcome {
-        let Some(entry) = self.all.iter_mut().find(|entry| entry.number == number) else {
-            return KeepOutcome::Stopping;
-        };
-        if self.capture.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
-            return KeepOutcome::OtherCapture(self.capture.clone());
-        }
-        entry.stage = KeptStage::Running(served.clone());
-        KeepOutcome::Running
-    }
-
-    fn members(&self) -> Vec<SetMember> {
-        let member = |entry: &KeptVm| SetMember {
-            vm: entry.config.name.clone(),
-            groups: entry.config.groups.clone(),
-            set: Arc::as_ptr(&entry.set) as usize,
-        };
-        self.all.iter().map(member).collect()
-    }
+fn members(entries: &Entries) -> Vec<SetMember> {
+    let member = |entry: &KeptMember| SetMember {
+        vm: entry.config.name.clone(),
+        groups: entry.config.groups.clone(),
+        set: Arc::as_ptr(&entry.set) as usize,
+    };
+    entries.all.iter().map(member).collect()
 }
 
 /// All VMs of a supervisor.
@@ -106,7 +60,7 @@ pub(super) struct VsockRoster(Mutex<Entries>);
 impl VsockRoster {
     /// Without VMs yet.
     pub(super) fn new(capture: Option<Arc<Capture>>) -> Self {
-        Self(Mutex::new(Entries { capture, ..Entries::default() }))
+        Self(Mutex::new(Roster::new(capture)))
     }
 
     /// VMs of the start are served together, under numbers that are theirs alone.
@@ -135,14 +89,11 @@ impl VsockRoster {
         let mut all: Vec<_> = entries.all.iter().map(|entry| entry.config.clone()).chain([config]).collect();
         check_vms(&mut all)?;
         let config = all.swap_remove(entries.all.len());
-        let joined = joined_set(&config.name, &config.groups, &entries.members())?;
+        let joined = joined_set(&config.name, &config.groups, &members(&entries))?;
         let set =
             entries.all.iter().map(|entry| &entry.set).find(|set| Some(Arc::as_ptr(set) as usize) == joined);
         let set = set.cloned().unwrap_or_default();
-        entries.last += 1;
-        let number = entries.last;
-        let entry = KeptVm { number, config: config.clone(), set: set.clone(), stage: KeptStage::Opening };
-        entries.all.push(entry);
+        let number = entries.enter(config.clone(), set.clone());
         Ok((number, config, set))
     }
 
@@ -156,14 +107,12 @@ impl VsockRoster {
 
     /// A VM has gone, or could not be opened.
     pub(super) fn forget(&self, number: usize) {
-        lock(&self.0).all.retain(|entry| entry.number != number);
+        lock(&self.0).forget(number);
     }
 
     /// A VM that runs.
     pub(super) fn served(&self, name: &str) -> Result<ServedVsock, VsockChangeError> {
-        let mut entries = lock(&self.0);
-        let served = entries.find(name)?.running().cloned();
-        served.ok_or_else(|| VsockChangeError::Busy(name.to_owned()))
+        lock(&self.0).served(name)
     }
 
     /// Takes a VM that runs to remove it.
@@ -171,30 +120,28 @@ impl VsockRoster {
         let mut entries = lock(&self.0);
         let entry = entries.find(name)?;
         let served = entry.running().cloned().ok_or_else(|| VsockChangeError::Busy(name.to_owned()))?;
-        entry.stage = KeptStage::Leaving;
+        entry.stage = KeptStage::Leaving(());
         Ok((served, entry.set.clone()))
     }
 
     /// All VMs that run.
     pub(super) fn running(&self) -> Vec<ServedVsock> {
-        lock(&self.0).all.iter().filter_map(KeptVm::running).cloned().collect()
+        lock(&self.0).running()
     }
 
     /// Takes out all VMs; no further one is entered. Returns those that run.
     pub(super) fn close(&self) -> Vec<ServedVsock> {
-        let mut entries = lock(&self.0);
-        entries.closed = true;
-        std::mem::take(&mut entries.all).iter().filter_map(KeptVm::running).cloned().collect()
+        lock(&self.0).close()
     }
 
     /// All VMs, in the order in which they were added.
     pub(super) fn vms(&self) -> Vec<VsockVmInfo> {
-        lock(&self.0).all.iter().map(KeptVm::info).collect()
+        lock(&self.0).all.iter().map(KeptMember::info).collect()
     }
 
     /// The VMs, and which of them are served together.
     pub(super) fn members(&self) -> Vec<SetMember> {
-        lock(&self.0).members()
+        members(&lock(&self.0))
     }
 
     /// Where packets go as well.
@@ -213,11 +160,6 @@ impl VsockRoster {
         let changes = running.map(|s| s.keeper.set_capture(&s.vm, capture.as_deref())).collect();
         (std::mem::replace(&mut entries.capture, capture), changes)
     }
-}
-
-/// Why a VM is not added any more.
-pub(super) fn stopping(vm: String) -> VsockServerError {
-    StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@
 //! the set whose groups it shares, and stays in it: sets that run can't become one. A set ends with
 //! its last VM.
 //!
-//! The VMs stand in one roster under a lock, which is held to look something up or to enter a
-//! result, never while a child is started, asked or waited for. What changes a set takes turns.
+//! What changes a set takes turns.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,12 +20,13 @@ use zerowire_vsock::{
 use super::changes::{CaptureChange, JoinRefusal};
 use super::group::{GroupCommon, VsockGroup};
 pub(super) use super::roster::VsockRoster;
-use super::roster::{ServedVsock, VmSet, stopping};
+use super::roster::{ServedVsock, VmSet};
 use super::vm::{KeptVsock, OpenVsock};
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::{ANSWER_PATIENCE, settled};
+use crate::sandbox::roster::stopping;
 use crate::sandbox::{lock, refused};
 
 /// A process that serves each set of VMs by a confined child.

@@ -28,16 +28,16 @@ use crate::service::HandedSockets;
 #[test]
 fn a_vm_of_the_same_name_is_another_one() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut vms = KeptVms::default();
-    let first = vms.enter(config(dir.path(), None)).expect("entered");
-    assert!(vms.enter(config(dir.path(), None)).is_err(), "the name is taken");
+    let mut vms = NetRoster::new(None);
+    let first = vms.admit(config(dir.path(), None)).expect("entered");
+    assert!(vms.admit(config(dir.path(), None)).is_err(), "the name is taken");
     vms.forget(first);
-    let second = vms.enter(config(dir.path(), None)).expect("entered");
+    let second = vms.admit(config(dir.path(), None)).expect("entered");
     vms.forget(first);
     assert!(vms.all.iter().map(|kept| kept.number).eq([second]));
     vms.closed = true;
     vms.forget(second);
-    assert!(vms.enter(config(dir.path(), None)).is_err(), "the server stops");
+    assert!(vms.admit(config(dir.path(), None)).is_err(), "the server stops");
 }
 
 /// Others go on meanwhile.
@@ -48,7 +48,7 @@ fn a_vm_that_comes_while_a_capture_begins_waits_until_descriptors_have_arrived()
         let dir = tempfile::tempdir().expect("a directory");
         let (keeper, child) = Keeper::played(vm(dir.path(), None));
         let supervisor = Supervisor::new(common(), None);
-        let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
+        let number = supervisor.lock().admit(config(dir.path(), None)).expect("entered");
         keeper.charge.hand(&keeper.link().expect("a child")).expect("handed");
         setup(&child);
         supervisor.set_capture(Some(capture()));
@@ -85,7 +85,7 @@ fn a_child_is_asked_again_for_limits_and_a_guard_that_its_vm_has() {
         let (keeper, child) = Keeper::played(vm(dir.path(), None));
         let link = keeper.link().expect("a child");
         let supervisor = Arc::new(Supervisor::new(common(), None));
-        let number = supervisor.lock().enter(config(dir.path(), None)).expect("entered");
+        let number = supervisor.lock().admit(config(dir.path(), None)).expect("entered");
         keeper.charge.hand(&link).expect("handed");
         setup(&child);
         assert!(supervisor.parts.keep(number, &keeper, None));
@@ -140,7 +140,7 @@ fn all_children_are_told_before_an_answer_is_awaited() {
             let config = VmConfig::new(name, Endpoint::Path(dir.path().join(name)), port);
             let metadata = MetadataSource { file: file.clone(), tokens: TokenPolicy::Optional };
             let config = config.metadata(Some(metadata));
-            let number = supervisor.lock().enter(config.clone()).expect("entered");
+            let number = supervisor.lock().admit(config.clone()).expect("entered");
             let (keeper, child) = Keeper::played(vm_of(config));
             let link = keeper.link().expect("a child");
             keeper.charge.hand(&link).expect("handed");
@@ -184,7 +184,7 @@ fn a_file_that_is_read_again_waits_for_a_change_of_its_vm() {
         let (keeper, child) = Keeper::played(vm(dir.path(), Some(&file)));
         let link = keeper.link().expect("a child");
         let supervisor = Arc::new(Supervisor::new(common(), None));
-        let number = supervisor.lock().enter(in_file.clone()).expect("entered");
+        let number = supervisor.lock().admit(in_file.clone()).expect("entered");
         keeper.charge.hand(&link).expect("handed");
         setup(&child);
         assert!(supervisor.parts.keep(number, &keeper, None));
@@ -233,7 +233,7 @@ fn a_vm_whose_child_does_not_end_leaves_until_it_does() {
         let dir = tempfile::tempdir().expect("a directory");
         let supervisor = Supervisor::new(common(), None);
         let config = config(dir.path(), None);
-        let number = supervisor.lock().enter(config.clone()).expect("entered");
+        let number = supervisor.lock().admit(config.clone()).expect("entered");
         let (keeper, _child) = Keeper::played(vm(dir.path(), None));
         *lock(&keeper.charge.gone) = Some(Box::new(supervisor.parts.gone(number)));
         let (child, held) = std::sync::mpsc::channel();
@@ -248,7 +248,8 @@ fn a_vm_whose_child_does_not_end_leaves_until_it_does() {
         // It has no port, and the one before has no folder for its socket then: no child starts.
         let next = VmConfig::new("vm", config.endpoint.clone(), "packet:zwnone".parse().expect("a port"));
         supervisor.add_later(next).expect("it comes later");
-        assert!(supervisor.lock().find("vm").is_ok_and(|kept| kept.next.is_some()));
+        let waits = |kept: &KeptNet| matches!(kept.stage, KeptStage::Leaving(NetLeaving::Held(Some(_))));
+        assert!(supervisor.lock().all.iter().any(waits));
         assert!(config.port.keep().is_err(), "the tap is taken");
         drop((dir, child));
         wait_until("it has gone", || supervisor.vms().is_empty() && config.port.keep().is_ok());
