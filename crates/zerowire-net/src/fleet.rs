@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, Captured};
-use zerowire_vhost::fleet_of_server;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{self, ChangeTurn, Reloaded, ReplaceError, VmFleet};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
-use crate::reload::{check_metadata, try_open};
+use crate::reload::check_metadata;
 use crate::server::{ChangeError, Server};
 use crate::stats::VmStats;
 use crate::vm::{ServerError, VmConfig};
@@ -75,14 +74,6 @@ impl dyn Fleet + '_ {
     ) -> Result<(), ReplaceError<ServerError>> {
         serve::replace(self, before, wanted, turn)
     }
-}
-
-fleet_of_server! {
-    Server, VmConfig, ServerError, VmStats, try_open: try_to_serve
-}
-
-fn try_to_serve(running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
-    try_open(running, wanted, |port| port.open().map(drop))
 }
 
 impl Captured for Server {

@@ -6,13 +6,12 @@ use std::time::Instant;
 use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{
-    self, Listener, NextVm, Roster, Served, StartError, TakeUpError, VmTurn, inherit,
-};
-use zerowire_vhost::session::{HandOverError, SessionImage};
+use zerowire_vhost::serve::{Listener, Roster, Served, StartError, VmTurn, inherit};
+use zerowire_vhost::serve_by_roster;
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
+use crate::reload::try_open;
 use crate::stats::{ServerStats, VmStats};
 use crate::vm::{self, Handed, ServerError, VmConfig, VmContext};
 
@@ -24,13 +23,13 @@ pub type ChangeError = zerowire_vhost::serve::ChangeError<ServerError>;
 
 /// A running server. Dropping it stops it: rings stop, sockets are removed, taps that it made go.
 pub struct Server {
-    pub(crate) parts: ServerParts,
+    parts: ServerParts,
     start: Instant,
 }
 
 /// What adds VMs to a server.
 #[derive(Clone)]
-pub(crate) struct ServerParts {
+struct ServerParts {
     roster: Roster<VmConfig, VmContext>,
     /// Where frames of all VMs go as well. It changes while the roster is locked.
     capture: Arc<Mutex<Option<Arc<Capture>>>>,
@@ -38,7 +37,7 @@ pub(crate) struct ServerParts {
 
 impl ServerParts {
     /// Adds a VM (`VmFleet::add`).
-    pub(crate) fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
+    fn add(&self, config: VmConfig, turn: Option<VmTurn<'_>>) -> Result<(), ServerError> {
         StartError::check_late(&config.name, &config.endpoint)?;
         self.roster.enter(std::slice::from_ref(&config), vm::check)?;
         drop(turn);
@@ -128,53 +127,6 @@ impl Server {
     fn of(roster: Roster<VmConfig, VmContext>, capture: Option<Arc<Capture>>) -> Self {
         let parts = ServerParts { roster, capture: Arc::new(Mutex::new(capture)) };
         Self { parts, start: Instant::now() }
-    }
-
-    /// Adds a VM and begins to listen for its front end. On an error nothing is left behind, and
-    /// nothing has changed.
-    ///
-    /// # Errors
-    /// As for [`Self::start`]. A VM on a descriptor is refused: its number may mean something else
-    /// by now.
-    pub fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.parts.add(config, None)
-    }
-
-    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
-    /// ([`ChangeError::Stuck`]). The log says when, or why it can't. One that has gone by now is
-    /// not waited for.
-    ///
-    /// # Errors
-    /// As for [`Self::add`].
-    pub fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
-        let next = |before| -> NextVm {
-            let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || serve::add_or_restore(|config| parts.add(config, None), config, before))
-        };
-        if self.parts.roster.add_later(&config.name, next) {
-            return Ok(());
-        }
-        self.add(config)
-    }
-
-    /// Removes a VM with its socket and its port; its front end is disconnected. The VM is gone
-    /// when this returns.
-    ///
-    /// # Errors
-    /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
-    /// [leaving](zerowire_vhost::serve::VmState::Leaving) then, and goes as soon as its threads
-    /// end.
-    pub fn remove(&self, name: &str) -> Result<(), ChangeError> {
-        self.parts.roster.remove(name)
-    }
-
-    /// Takes no further front end for a VM. The VM is removed when its present front end has left,
-    /// without one at once.
-    ///
-    /// # Errors
-    /// The VM is unknown, or just comes or goes.
-    pub fn drain(&self, name: &str) -> Result<(), ChangeError> {
-        self.parts.roster.drain(name)
     }
 
     /// Gives a VM other metadata, which its guest sees at once. The same file is read again.
@@ -269,11 +221,6 @@ impl Server {
         })
     }
 
-    /// All VMs, in the order in which they were added.
-    pub fn vms(&self) -> Vec<VmInfo> {
-        self.parts.roster.vms()
-    }
-
     /// What was moved so far, of the VMs that run.
     pub fn stats(&self) -> ServerStats {
         let stats = |(config, served): (&VmConfig, &Served<VmContext>)| {
@@ -282,56 +229,24 @@ impl Server {
         ServerStats::since(self.start, self.parts.roster.with_running(|vms| vms.map(stats).collect()))
     }
 
-    /// Stops the rings of a VM's session, and returns what another process goes on with. From then
-    /// on front ends of the VM wait in the socket's backlog, until [`Self::take_up`] brings a
-    /// session back. A successor that listens at the same path begins when this server has ended,
-    /// or gets the listening socket as a descriptor ([`Endpoint::Fd`](serve::Endpoint::Fd)).
-    ///
-    /// # Errors
-    /// [`HandOverError`]; the session goes on here then.
-    pub fn hand_over(&self, vm: &str) -> Result<SessionImage, HandOverError> {
-        self.parts.roster.hand_over(vm)
-    }
-
-    /// Goes on with the session of another process, or with one that it did not take.
-    ///
-    /// # Errors
-    /// [`TakeUpError`], with the image for another attempt.
-    pub fn take_up(&self, vm: &str, image: SessionImage) -> Result<(), TakeUpError> {
-        self.parts.roster.take_up(vm, image)
-    }
-
-    /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
-    pub fn ask(&self) {
-        self.parts.roster.ask();
-    }
-
     /// Asks all control threads for a sign of life. False: one has not given the one before.
     pub fn answers(&self) -> bool {
         // It asks each, also after one that does not answer.
         self.parts.roster.with_running(|vms| vms.filter(|(_, served)| !served.answers()).count() == 0)
     }
 
-    /// Names of the VMs whose control threads have not answered since they were asked last.
-    pub fn silent(&self) -> Vec<String> {
-        self.parts.roster.silent()
-    }
-
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
         self.parts.roster.is_alive()
     }
-
-    /// Stops all VMs; further ones are refused or stopped at once.
-    pub fn stop(&self) {
-        self.parts.roster.stop();
-    }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
+serve_by_roster! {
+    Server, VmConfig, ServerError, VmStats, try_open: try_to_serve
+}
+
+fn try_to_serve(running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
+    try_open(running, wanted, |port| port.open().map(drop))
 }
 
 #[cfg(test)]

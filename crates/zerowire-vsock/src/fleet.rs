@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
-use zerowire_vhost::fleet_of_server;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::VmFleet;
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
-use crate::reload::try_open;
 use crate::server::{VsockChangeError, VsockServer};
 use crate::sets::SetMember;
 use crate::stats::VsockVmStats;
@@ -25,10 +23,6 @@ pub trait VsockFleet:
     /// Gives VMs other limits, by their names, which hold at once. Returns what failed. Those that
     /// do not answer cost the time of one.
     fn set_limits(&self, all: Vec<(String, Limits)>) -> Vec<VsockChangeError>;
-}
-
-fleet_of_server! {
-    VsockServer, VsockConfig, VsockServerError, VsockVmStats, try_open: try_open
 }
 
 impl Captured for VsockServer {

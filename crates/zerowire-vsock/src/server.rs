@@ -9,10 +9,11 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, ListenError, Listener, NextVm, Roster, Served, ServedStats, SessionWatch, StartError,
-    TakeUpError, VmTurn, inherit,
+    self, Control, ListenError, Listener, Roster, Served, ServedStats, SessionWatch, StartError, VmTurn,
+    inherit,
 };
-use zerowire_vhost::session::{HandOverError, SessionImage};
+use zerowire_vhost::serve_by_roster;
+use zerowire_vhost::session::SessionImage;
 
 use crate::config::{VmsCheck, VsockConfig, check, checked, connected_order};
 use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, OwnSockets, PathConnector};
@@ -21,6 +22,7 @@ use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
 use crate::group::GroupCommand;
 use crate::names::ConnectionNames;
+use crate::reload::try_open;
 use crate::sets::SetMember;
 use crate::stats::{VsockServerStats, VsockVmStats};
 use crate::threads::GroupThreads;
@@ -165,14 +167,18 @@ fn interface(capture: Option<&Capture>, config: &VsockConfig) -> Option<CaptureI
 }
 
 /// A running server. Dropping it stops it: rings stop, connections end, sockets are removed.
+///
+/// A VM that is added joins the thread of those that share its groups. The connections of one that
+/// is removed end: other guests see theirs with it reset. Those of one that is handed over end as
+/// well, and its guest learns of that when it sends on one.
 pub struct VsockServer {
-    pub(crate) parts: VsockParts,
+    parts: VsockParts,
     start: Instant,
 }
 
 /// What adds VMs to a server.
 #[derive(Clone, Default)]
-pub(crate) struct VsockParts {
+struct VsockParts {
     roster: Roster<VsockConfig, VsockContext>,
     threads: Arc<GroupThreads>,
     own: OwnSockets,
@@ -182,11 +188,7 @@ pub(crate) struct VsockParts {
 
 impl VsockParts {
     /// Adds a VM (`VmFleet::add`).
-    pub(crate) fn add(
-        &self,
-        mut config: VsockConfig,
-        turn: Option<VmTurn<'_>>,
-    ) -> Result<(), VsockServerError> {
+    fn add(&self, mut config: VsockConfig, turn: Option<VmTurn<'_>>) -> Result<(), VsockServerError> {
         StartError::check_late(&config.name, &config.endpoint)?;
         config.complete(self.roster.vms().len() + 1);
         self.roster.enter(std::slice::from_ref(&config), check)?;
@@ -324,51 +326,6 @@ impl VsockServer {
         Self { parts, start: Instant::now() }
     }
 
-    /// Adds a VM and begins to listen for its front end. A VM that shares groups with others joins
-    /// their thread. On an error nothing is left behind, and nothing has changed.
-    ///
-    /// # Errors
-    /// As for [`Self::start`], and [`VsockServerError::Apart`]. A VM on a descriptor is refused:
-    /// its number may mean something else by now.
-    pub fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.parts.add(config, None)
-    }
-
-    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
-    /// ([`serve::ChangeError::Stuck`]). The log says when, or why it can't.
-    ///
-    /// # Errors
-    /// As for [`Self::add`].
-    pub fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        let next = |before| -> NextVm {
-            let (parts, config) = (self.parts.clone(), config.clone());
-            Box::new(move || serve::add_or_restore(|config| parts.add(config, None), config, before))
-        };
-        if self.parts.roster.add_later(&config.name, next) {
-            return Ok(());
-        }
-        self.add(config)
-    }
-
-    /// Removes a VM with its sockets: its front end is disconnected, its connections end, and
-    /// other guests see theirs with it reset. The VM is gone when this returns.
-    ///
-    /// # Errors
-    /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
-    /// [leaving](serve::VmState::Leaving) then, and goes as soon as its threads end.
-    pub fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.parts.roster.remove(name)
-    }
-
-    /// Takes no further front end for a VM. The VM is removed when its present front end has left,
-    /// without one at once.
-    ///
-    /// # Errors
-    /// The VM is unknown, or just comes or goes.
-    pub fn drain(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.parts.roster.drain(name)
-    }
-
     /// Gives a VM other limits, which hold at once. A limit that differs begins with full buckets.
     ///
     /// # Errors
@@ -410,11 +367,6 @@ impl VsockServer {
         self.parts.threads.members()
     }
 
-    /// All VMs, in the order in which they were added.
-    pub fn vms(&self) -> Vec<VsockVmInfo> {
-        self.parts.roster.vms()
-    }
-
     /// The name of the VM with this number ([`HandedVsock::number`]), if it runs.
     pub fn handed_name(&self, vm: usize) -> Option<String> {
         let is_it = |served: &Served<VsockContext>| served.vm.number() == Some(vm);
@@ -444,55 +396,20 @@ impl VsockServer {
         VsockServerStats::since(self.start, self.parts.roster.with_running(|vms| vms.map(stats).collect()))
     }
 
-    /// Stops the rings of a VM's session, and returns what another process goes on with. Its
-    /// connections end: the guest learns of that when it sends on one. From then on front ends of
-    /// the VM wait in the socket's backlog, until [`Self::take_up`] brings a session back.
-    ///
-    /// # Errors
-    /// [`HandOverError`]; the session goes on here then.
-    pub fn hand_over(&self, vm: &str) -> Result<SessionImage, HandOverError> {
-        self.parts.roster.hand_over(vm)
-    }
-
-    /// Goes on with the session of another process, or with one that it did not take.
-    ///
-    /// # Errors
-    /// [`TakeUpError`], with the image for another attempt.
-    pub fn take_up(&self, vm: &str, image: SessionImage) -> Result<(), TakeUpError> {
-        self.parts.roster.take_up(vm, image)
-    }
-
     /// How many VMs have a front end, and how many VMs there are.
     pub fn connected(&self) -> (usize, usize) {
         let vms = self.vms();
         (vms.iter().filter(|vm| vm.connected).count(), vms.len())
     }
 
-    /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
-    pub fn ask(&self) {
-        self.parts.roster.ask();
-    }
-
-    /// Names of the VMs whose control threads have not answered since they were asked last.
-    pub fn silent(&self) -> Vec<String> {
-        self.parts.roster.silent()
-    }
-
     /// Whether a connection is there or may still come, and can be served.
     pub fn is_alive(&self) -> bool {
         self.parts.threads.are_alive() && self.parts.roster.is_alive()
     }
-
-    /// Stops all VMs; further ones are refused or stopped at once.
-    pub fn stop(&self) {
-        self.parts.roster.stop();
-    }
 }
 
-impl Drop for VsockServer {
-    fn drop(&mut self) {
-        self.stop();
-    }
+serve_by_roster! {
+    VsockServer, VsockConfig, VsockServerError, VsockVmStats, try_open: try_open
 }
 
 #[cfg(test)]

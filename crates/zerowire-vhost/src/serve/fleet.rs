@@ -73,11 +73,117 @@ pub trait VmFleet: Send + Sync {
     fn stop(&self);
 }
 
-/// Has a server be a [`VmFleet`] by its own methods of the same names.
+/// Gives a server the methods that go by its roster, and has it be a [`VmFleet`]. Its field `parts`
+/// has the roster and adds VMs; `try_open`, `stats` and `is_alive` are its own.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! fleet_of_server {
+macro_rules! serve_by_roster {
     ($server:ty, $config:ty, $error:ty, $stats:ty, try_open: $try_open:path) => {
+        impl $server {
+            /// Adds a VM and begins to listen for its front end. On an error nothing is left
+            /// behind, and nothing has changed.
+            ///
+            /// # Errors
+            /// As for [`Self::start`], or the VM can't be beside the others. A VM on a descriptor
+            /// is refused: its number may mean something else by now.
+            pub fn add(&self, config: $config) -> Result<(), $error> {
+                self.parts.add(config, None)
+            }
+
+            /// Adds a VM as soon as the one of its name has gone, whose removal gave up
+            /// ([`ChangeError::Stuck`](zerowire_vhost::serve::ChangeError::Stuck)). The log says
+            /// when, or why it can't. One that has gone by now is not waited for.
+            ///
+            /// # Errors
+            /// As for [`Self::add`].
+            pub fn add_later(&self, config: $config) -> Result<(), $error> {
+                let next = |before| -> $crate::serve::NextVm {
+                    let (parts, config) = (self.parts.clone(), config.clone());
+                    let add = move |config| parts.add(config, None);
+                    Box::new(move || $crate::serve::add_or_restore(add, config, before))
+                };
+                if self.parts.roster.add_later(&config.name, next) {
+                    return Ok(());
+                }
+                self.add(config)
+            }
+
+            /// Removes a VM with its sockets and its port; its front end is disconnected. The VM is
+            /// gone when this returns.
+            ///
+            /// # Errors
+            /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is
+            /// still [leaving](zerowire_vhost::serve::VmState::Leaving) then, and goes as soon as
+            /// its threads end.
+            pub fn remove(&self, name: &str) -> Result<(), $crate::serve::ChangeError<$error>> {
+                self.parts.roster.remove(name)
+            }
+
+            /// Takes no further front end for a VM. The VM is removed when its present front end
+            /// has left, without one at once.
+            ///
+            /// # Errors
+            /// The VM is unknown, or just comes or goes.
+            pub fn drain(&self, name: &str) -> Result<(), $crate::serve::ChangeError<$error>> {
+                self.parts.roster.drain(name)
+            }
+
+            /// All VMs, in the order in which they were added.
+            pub fn vms(&self) -> Vec<$crate::serve::VmInfo<$config>> {
+                self.parts.roster.vms()
+            }
+
+            /// Stops the rings of a VM's session, and returns what another process goes on with.
+            /// From then on front ends of the VM wait in the socket's backlog, until
+            /// [`Self::take_up`] brings a session back. A successor that listens at the same path
+            /// begins when this server has ended, or gets the listening socket as a descriptor
+            /// ([`Endpoint::Fd`](zerowire_vhost::serve::Endpoint::Fd)).
+            ///
+            /// # Errors
+            /// [`HandOverError`](zerowire_vhost::session::HandOverError); the session goes on here
+            /// then.
+            pub fn hand_over(
+                &self,
+                vm: &str,
+            ) -> Result<$crate::session::SessionImage, $crate::session::HandOverError> {
+                self.parts.roster.hand_over(vm)
+            }
+
+            /// Goes on with the session of another process, or with one that it did not take.
+            ///
+            /// # Errors
+            /// [`TakeUpError`](zerowire_vhost::serve::TakeUpError), with the image for another
+            /// attempt.
+            pub fn take_up(
+                &self,
+                vm: &str,
+                image: $crate::session::SessionImage,
+            ) -> Result<(), $crate::serve::TakeUpError> {
+                self.parts.roster.take_up(vm, image)
+            }
+
+            /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
+            pub fn ask(&self) {
+                self.parts.roster.ask();
+            }
+
+            /// Names of the VMs whose control threads have not answered since they were asked last.
+            pub fn silent(&self) -> Vec<String> {
+                self.parts.roster.silent()
+            }
+
+            /// Stops all VMs; further ones are refused or stopped at once.
+            pub fn stop(&self) {
+                self.parts.roster.stop();
+            }
+        }
+
+        impl Drop for $server {
+            fn drop(&mut self) {
+                self.stop();
+            }
+        }
+
         impl $crate::serve::VmFleet for $server {
             type Config = $config;
             type Error = $error;
