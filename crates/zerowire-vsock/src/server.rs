@@ -396,12 +396,6 @@ impl VsockServer {
         VsockServerStats::since(self.start, self.parts.roster.with_running(|vms| vms.map(stats).collect()))
     }
 
-    /// How many VMs have a front end, and how many VMs there are.
-    pub fn connected(&self) -> (usize, usize) {
-        let vms = self.vms();
-        (vms.iter().filter(|vm| vm.connected).count(), vms.len())
-    }
-
     /// Whether a connection is there or may still come, and can be served.
     pub fn is_alive(&self) -> bool {
         self.parts.threads.are_alive() && self.parts.roster.is_alive()
