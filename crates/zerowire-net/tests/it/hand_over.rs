@@ -15,6 +15,7 @@ use serde_json::Value;
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_guest::{DirtyLog, Transport};
 use zerowire_testkit::net::tap::{persistent, wait_for_carrier};
+use zerowire_vhost::ring::inflight::InflightRegion;
 use zerowire_vhost::session::{HandOverError, SessionImage};
 use zerowire_vhost_user::{HEADER_LEN, Header, LogRegion, Request, VERSION};
 
@@ -225,13 +226,6 @@ fn writes_are_noted_in_the_front_end_s_log_by_the_successor() {
     });
 }
 
-/// Files of an image, with the names that memory files have.
-fn names(files: &[OwnedFd]) -> Vec<String> {
-    use std::os::fd::AsRawFd;
-    let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    files.iter().map(|fd| link(fd).expect("/proc").to_string_lossy().into_owned()).collect()
-}
-
 /// The version in the place of a queue of a region for three or fewer queues of `size` entries.
 fn version(file: &OwnedFd, queue: u64, size: u64) -> u16 {
     let mut bytes = [0; 2];
@@ -246,13 +240,15 @@ fn chains_in_flight_are_marked_where_the_image_says() {
         let backend = Backend::start(&[Vm::new(TAP)]);
         let mut peer = Peer::new(TAP);
         let mut guest = backend.guest(TAP, &options(0, Layout::Split));
-        let mut image = backend.server.hand_over(TAP).expect("handed over");
-        image.mark_in_flight().expect("a region");
-        let (_, files) = image.clone().encode().expect("encoded");
-        let of_region = names(&files).iter().position(|name| name.contains("zerowire-inflight"));
-        let region = &files[of_region.expect("a region in the image")];
-        let size = u64::from(guest.pairs[0].rx.ring().setup().size);
-        take_up(&backend, pass_on(image));
+        let size = guest.pairs[0].rx.ring().setup().size;
+        let (_, region) = &InflightRegion::create(2, size).expect("a region");
+        let marked = forge(&hand_over(&backend), |json, files| {
+            let area = serde_json::json!({"queues": 2, "queue_size": size, "offset": 0, "file": "file"});
+            json["inflight"]["own"] = area;
+            files.insert(3, region.try_clone().expect("a copy"));
+        });
+        take_up(&backend, marked);
+        let size = u64::from(size);
         // Buffers that the guest has posted may be taken again: they are not marked.
         assert_eq!([version(region, 0, size), version(region, 1, size)], [0, 1], "rings run");
         guest.ping(&mut peer, 1);

@@ -151,3 +151,23 @@ fn parse(request: Request, message: &Message, rings: &Vrings) -> Result<Inflight
     }
     Ok(r)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_region_of_this_side_fits_the_first_ring_and_stays() {
+        for (size, entries) in [(128, 1024), (4096, 4096)] {
+            let mut tracking = InflightTracking::default();
+            assert!(tracking.image().own.is_none(), "no ring has started");
+            tracking.keep_own(1, 2, size);
+            let own = tracking.image().own.expect("a region");
+            assert_eq!((own.queues, own.queue_size), (2, entries));
+            let bytes = rustix::fs::fstat(&own.file).expect("a file").st_size;
+            assert_eq!(bytes as usize, InflightRegion::bytes_for(2, entries));
+            tracking.keep_own(0, 2, 2 * entries);
+            assert!(Arc::ptr_eq(&tracking.image().own.expect("a region").file, &own.file), "it has one");
+        }
+    }
+}

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::ring::inflight::InflightRegion;
 use parts::at_most;
 pub(super) use parts::{
     AreaImage, ConnectionImage, DriverImage, FrontEndImage, InflightImage, LogImage, MAX_RINGS, MemoryImage,
@@ -104,26 +103,6 @@ enum Token {
 pub struct SessionImage(pub(super) Box<Parts<File>>);
 
 impl SessionImage {
-    /// Adds a region in which chains in flight are marked from when the session is taken up, unless
-    /// it has one. It serves a front end that keeps none. Whoever keeps a clone of this image can
-    /// have the session taken up again after the process that served it died.
-    ///
-    /// # Errors
-    /// [`ImageError::System`].
-    pub fn mark_in_flight(&mut self) -> Result<(), ImageError> {
-        let Parts { inflight, rings, .. } = &mut *self.0;
-        let Some(queue_size) = rings.iter().map(|r| r.size).max().filter(|size| *size > 0) else {
-            return Ok(());
-        };
-        if inflight.own.is_none() {
-            let queues = rings.len() as u16;
-            let (_, file) = InflightRegion::create(queues, queue_size)
-                .map_err(|e| ImageError::system("a region for chains in flight", e))?;
-            inflight.own = Some(AreaImage { queues, queue_size, offset: 0, file: Arc::new(file) });
-        }
-        Ok(())
-    }
-
     /// The bytes of an image, and its descriptors in their order.
     ///
     /// # Errors

@@ -285,23 +285,6 @@ fn fields_that_are_missing_or_unknown_are_named() {
 }
 
 #[test]
-fn a_region_for_marks_fits_the_largest_ring() {
-    let mut none = image(bare());
-    none.mark_in_flight().expect("nothing to do");
-    assert!(none.0.inflight.own.is_none(), "no ring has a size");
-    let mut parts = bare();
-    (parts.rings[0].size, parts.rings[1].size) = (128, 1024);
-    let mut image = image(parts);
-    image.mark_in_flight().expect("a region");
-    let own = image.0.inflight.own.clone().expect("a region");
-    assert_eq!((own.queues, own.queue_size), (2, 1024));
-    let bytes = rustix::fs::fstat(&own.file).expect("a file").st_size;
-    assert_eq!(bytes as usize, InflightRegion::bytes_for(2, 1024));
-    image.mark_in_flight().expect("it has one");
-    assert_eq!(inode(&image.0.inflight.own.as_ref().expect("a region").file), inode(&own.file));
-}
-
-#[test]
 fn a_clone_keeps_its_descriptors() {
     let image = image(bare());
     let clone = image.clone();
