@@ -372,14 +372,13 @@ impl Listener {
             Self::Listening { socket, .. } => socket,
             Self::Connected(stream) => return Ok(stream.take()),
         };
-        match listening.as_ref().map(UnixListener::accept).transpose() {
-            Ok(accepted) => Ok(accepted.map(|(stream, _)| stream)),
+        match listening.as_ref().map(accept_now).transpose() {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
                 // Who waits on it would be woken for ever.
                 listening.take_if(|socket| is_shut(socket));
                 Ok(None)
             }
-            Err(e) => Err(e),
+            accepted => accepted,
         }
     }
 
@@ -478,6 +477,13 @@ impl Drop for Listener {
             socket.take().map(OwnedFd::from).into_iter().for_each(files::close_listener);
         }
     }
+}
+
+/// The next connection, without waiting. Who has handed the socket over has its flags as well, and
+/// may have had it block since.
+pub(super) fn accept_now(socket: &UnixListener) -> io::Result<UnixStream> {
+    socket.set_nonblocking(true)?;
+    Ok(socket.accept()?.0)
 }
 
 /// Whether a socket takes no connection any more.

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use super::listen::accept_now;
+
 /// Connections of a socket that are closed at once, at most, and the pause behind that.
 const AT_ONCE: usize = 128;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -182,7 +184,7 @@ fn run(socket: &Arc<UnixListener>, wake: &OwnedFd) {
             if refuser.sockets.iter().all(|refused| refused.socket.as_ptr() != Arc::as_ptr(socket)) {
                 return;
             }
-            let accepted = socket.accept();
+            let accepted = accept_now(socket);
             // Nobody waits while it closes.
             drop(refuser);
             if accepted.is_err() {
@@ -271,6 +273,26 @@ mod tests {
         is_refused(&a);
         drop(refusal);
         assert!(!refuses(first) && !refuses(second));
+    }
+
+    #[test]
+    fn a_socket_that_its_maker_has_block_holds_up_no_other_vm() {
+        let _turn = turn();
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("s");
+        let _refusal = FrontEndRefusal::begin();
+        let (kept, _number, listener) = handed(&path);
+        drop(listener);
+        kept.set_nonblocking(false).expect("it blocks");
+        is_refused(&path);
+        let is_free = (0..100).any(|_| {
+            std::thread::park_timeout(PAUSE);
+            REFUSER.try_lock().is_ok()
+        });
+        // It ends what waits there, or nothing of this process would go on.
+        kept.set_nonblocking(true).expect("it does not block");
+        is_refused(&path);
+        assert!(is_free, "no thread waits for front ends with the lock");
     }
 
     /// It waits on the socket of its VM, with a descriptor that takes an hour to close.

@@ -218,6 +218,17 @@ fn a_listener_that_refuses_does_so_for_all_copies() {
 }
 
 #[test]
+fn a_socket_that_its_maker_has_block_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let maker = UnixListener::bind(dir.path().join("s")).unwrap();
+    let mut listener = Listener::of(maker.try_clone().unwrap().into()).unwrap();
+    maker.set_nonblocking(false).unwrap();
+    let (accepts, accepted) = std::sync::mpsc::channel();
+    std::thread::spawn(move || accepts.send(listener.accept().map(|front_end| front_end.is_none())));
+    assert!(accepted.recv_timeout(PATIENCE).expect("it does not wait").unwrap());
+}
+
+#[test]
 fn other_files_and_paths_of_no_socket_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
