@@ -6,9 +6,10 @@
 //! buffers back, or by more than 64 receivers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use zerowire::recv::Lease;
+use zerowire_sys::lock;
 
 const TABLE_BITS: u32 = 6;
 const SLOT_BITS: u32 = 26;
@@ -35,8 +36,8 @@ static HELD: [Mutex<HeldSlots>; TABLES] =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldTable(usize);
 
-fn lock(table: usize) -> MutexGuard<'static, HeldSlots> {
-    HELD[table % TABLES].lock().unwrap_or_else(PoisonError::into_inner)
+fn slots(table: usize) -> MutexGuard<'static, HeldSlots> {
+    lock(&HELD[table % TABLES])
 }
 
 impl HeldTable {
@@ -48,7 +49,7 @@ impl HeldTable {
 
     /// Opens the table, for a batch.
     pub(crate) fn open(self) -> Open {
-        Open { table: self.0 as u64, slots: lock(self.0) }
+        Open { table: self.0 as u64, slots: slots(self.0) }
     }
 }
 
@@ -79,7 +80,7 @@ impl Open {
 /// The lease of a token, once: `None` if it was taken before, or never was one.
 pub(crate) fn take(token: u64) -> Option<Lease> {
     let at = token as usize % SLOTS;
-    let mut held = lock((token >> SLOT_BITS) as usize % TABLES);
+    let mut held = slots((token >> SLOT_BITS) as usize % TABLES);
     let slot = held.slots.get_mut(at).filter(|slot| u64::from(slot.generation) == token >> 32)?;
     let lease = slot.lease.take()?;
     slot.generation = slot.generation.checked_add(1).unwrap_or(1);

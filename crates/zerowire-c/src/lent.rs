@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use zerowire::send::Payload;
 use zerowire::send::in_place::InPlace;
+use zerowire_sys::lock;
 
 /// Bytes under one checksum: the precision with which a change is located, for 1/64 of the memory.
 const BLOCK: usize = 512;
@@ -45,25 +46,21 @@ impl LentRange {
 pub(crate) struct Checks(Arc<Mutex<HashMap<u32, Vec<LentRange>>>>);
 
 impl Checks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Vec<LentRange>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the checksums of what `ticket` will stand for. Before the submission: what is copied
     /// comes back within it.
     pub(crate) fn lend(&self, ticket: u32, payload: &Payload) {
         let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(LentRange::of).collect();
-        self.lock().insert(ticket, pieces);
+        lock(&self.0).insert(ticket, pieces);
     }
 
     /// The payload was not taken.
     pub(crate) fn forget(&self, ticket: u32) {
-        self.lock().remove(&ticket);
+        lock(&self.0).remove(&ticket);
     }
 
     /// The payload is back. Aborts the process if it was changed.
     pub(crate) fn back(&self, ticket: u32, payload: &Payload) {
-        let pieces = self.lock().remove(&ticket);
+        let pieces = lock(&self.0).remove(&ticket);
         if let Some((offset, len)) = pieces.and_then(|pieces| changed(&pieces, payload)) {
             let until = "the ticket is done (zw_sender_wait, zw_sender_next_completion)";
             abort(&format!("the memory of ticket {ticket}"), offset, len, until);

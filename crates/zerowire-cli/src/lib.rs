@@ -5,8 +5,6 @@
 // They panic where nobody reads.
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub mod af_vsock;
 pub mod bar;
 pub mod columns;
@@ -17,8 +15,4 @@ pub mod tips;
 mod wrong;
 
 pub use wrong::WrongArguments;
-
-/// Locks, also behind a thread that has panicked with the lock.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub use zerowire_sys::lock;

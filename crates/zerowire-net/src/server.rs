@@ -1,10 +1,11 @@
 //! The network server: VMs come and go while it runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
+use zerowire_sys::lock;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{Listener, Roster, Served, StartError, VmTurn, inherit};
 use zerowire_vhost::serve_by_roster;
@@ -64,7 +65,7 @@ impl ServerParts {
     }
 
     fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.capture).clone()
     }
 }
 
@@ -176,7 +177,7 @@ impl Server {
                 let interface = vm::interface(capture.as_deref(), &config.name, &config.port);
                 served.vm.capture.set(interface, &served.vm.control);
             }
-            let mut now = self.parts.capture.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut now = lock(&self.parts.capture);
             std::mem::replace(&mut *now, capture)
         })
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
 use zerowire_capture::{CaptureInterface, CaptureStats};
+use zerowire_sys::lock;
 use zerowire_vhost::host::{KickHistogram, KickTimes};
 use zerowire_vhost::limit::{Limiter, Limiters, Limits};
 
@@ -50,11 +51,11 @@ impl Shared {
     }
 
     pub(super) fn set_error(&self, text: String) {
-        *self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+        *lock(&self.last_error) = Some(text);
     }
 
     pub(super) fn set_path(&self, text: String) {
-        *self.path.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = text;
+        *lock(&self.path) = text;
     }
 }
 
@@ -162,7 +163,6 @@ impl VmStats {
             }
             s
         };
-        let text = |m: &Mutex<String>| m.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         Self {
             name: control.name.clone(),
             socket,
@@ -173,8 +173,8 @@ impl VmStats {
             ring_errors: shared.ring_errors.load(Ordering::Acquire),
             unsure_frames: shared.unsure.load(Ordering::Relaxed),
             out_of_order_frames: shared.out_of_order.load(Ordering::Relaxed),
-            last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
-            path: text(&shared.path),
+            last_error: lock(&shared.last_error).clone(),
+            path: lock(&shared.path).clone(),
             negotiated: Negotiated {
                 features: zerowire_vhost_user::features::names(
                     control.acked_features.load(Ordering::Relaxed),

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 use tracing::Level;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_ETHERNET};
 use zerowire_metadata::{MetadataTree, TokenPolicy};
+use zerowire_sys::lock;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
@@ -284,7 +285,7 @@ impl<T: Clone> Setting<T> {
 
     /// What it is now.
     pub fn get(&self) -> T {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.now).clone()
     }
 
     /// What it is now, if that is new since the last call.
@@ -304,7 +305,7 @@ impl<T: Clone> Setting<T> {
 
     /// Replaces it, and lets the control thread know.
     pub fn set(&self, value: T, control: &Control) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = value;
+        *lock(&self.now) = value;
         self.is_new.store(true, Ordering::Release);
         control.wake();
     }

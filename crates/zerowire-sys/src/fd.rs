@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{self, FdFlags};
 
+use crate::lock;
 use crate::syscall;
 
 /// What may be open by this number, for calls that fail where nothing is. EBADF for none that a
@@ -73,7 +74,7 @@ pub fn is_standard(number: RawFd) -> bool {
 
 /// Gives up a descriptor for who [takes](take) its number. Until then it stays open.
 pub fn give_up(fd: OwnedFd) -> RawFd {
-    let mut given = GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = lock(&GIVEN_UP);
     let number = fd.into_raw_fd();
     given.insert(number);
     number
@@ -93,7 +94,7 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     if is_standard(number) {
         return Err(io::Errno::BUSY);
     }
-    let mut given = GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = lock(&GIVEN_UP);
     if given.remove(&number) {
         // SAFETY: its owner gave it up, and only here a number leaves the set.
         return Ok(unsafe { OwnedFd::from_raw_fd(number) });

@@ -6,6 +6,7 @@
 //! * [`batch`]: reads and writes over scatter lists, a batch at a time.
 //! * [`dmabuf`]: buffers that a driver has exported.
 //! * [`fd`]: descriptors by their numbers.
+//! * [`lock`]: a lock that outlives a panic.
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
@@ -32,6 +33,8 @@
 //! makes message headers. A [`map::Mapping`] gives atomics and tables of what others change, too.
 #![warn(missing_docs)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod allowed;
 pub mod batch;
 pub mod dmabuf;
@@ -53,6 +56,12 @@ pub mod uring;
 pub mod userfault;
 pub mod volatile;
 pub mod xdp;
+
+/// Locks a value that is whole at any moment. Nothing that is done under such a lock can be left
+/// half done, so a panic elsewhere does not matter.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What a call of the C library returned.
 fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {

@@ -4,8 +4,10 @@
 //! it. Each side learns when the other one is gone, so no answer is lost between them: it is taken,
 //! or comes back to who gave it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use zerowire_sys::lock;
 
 /// What both sides share.
 #[derive(Debug)]
@@ -22,12 +24,6 @@ enum AnswerPlace<T> {
     Full(T),
     /// One side is gone, or the answer was taken.
     Closed,
-}
-
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, AnswerPlace<T>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Gives the answer. Dropping it says that none comes.
@@ -59,7 +55,7 @@ impl<T> Reply<T> {
     /// # Errors
     /// Nobody waits for it any more: it comes back.
     pub fn send(self, answer: T) -> Result<(), T> {
-        let mut place = self.0.lock();
+        let mut place = lock(&self.0.place);
         if matches!(*place, AnswerPlace::Closed) {
             return Err(answer);
         }
@@ -70,7 +66,7 @@ impl<T> Reply<T> {
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        let mut place = self.0.lock();
+        let mut place = lock(&self.0.place);
         if matches!(*place, AnswerPlace::Empty) {
             *place = AnswerPlace::Closed;
         }
@@ -86,7 +82,7 @@ impl<T> Answer<T> {
     /// [`NoAnswer`]. One that is late can be waited for again.
     pub fn wait(&self, patience: Duration) -> Result<T, NoAnswer> {
         let is_empty = |place: &mut AnswerPlace<T>| matches!(place, AnswerPlace::Empty);
-        let waited = self.0.changed.wait_timeout_while(self.0.lock(), patience, is_empty);
+        let waited = self.0.changed.wait_timeout_while(lock(&self.0.place), patience, is_empty);
         let mut place = waited.unwrap_or_else(PoisonError::into_inner).0;
         match &*place {
             AnswerPlace::Empty => Err(NoAnswer::Late),
@@ -97,7 +93,7 @@ impl<T> Answer<T> {
     /// Waits no longer. Returns the answer if it has come meanwhile; one that comes later goes back
     /// to who gives it.
     pub fn close(self) -> Option<T> {
-        Self::take(&mut self.0.lock())
+        Self::take(&mut lock(&self.0.place))
     }
 
     fn take(place: &mut AnswerPlace<T>) -> Option<T> {
@@ -110,7 +106,7 @@ impl<T> Answer<T> {
 
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
-        let unread = Self::take(&mut self.0.lock());
+        let unread = Self::take(&mut lock(&self.0.place));
         drop(unread);
     }
 }

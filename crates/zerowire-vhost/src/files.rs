@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use zerowire_sys::lock;
 
 use crate::answer::{NoAnswer, one_answer};
 
@@ -95,7 +96,7 @@ fn close(threads: &'static FileThreads, socket: OwnedFd) {
 /// Sockets that found no thread. The next one that has closed its own closes them.
 fn unclosed() -> MutexGuard<'static, Vec<OwnedFd>> {
     static SOCKETS: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
-    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SOCKETS)
 }
 
 /// The text of a regular file. Any other may have no end, or none for now, and would keep the VMs

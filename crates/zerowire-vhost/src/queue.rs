@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::TryRecvError;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use zerowire_sys::lock;
 
 #[derive(Debug)]
 struct QueueState<T> {
@@ -19,12 +21,6 @@ struct SharedQueue<T> {
     state: Mutex<QueueState<T>>,
     /// Something came, or the last inlet has gone.
     changed: Condvar,
-}
-
-impl<T> SharedQueue<T> {
-    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// By which a thread puts something into a queue.
@@ -48,7 +44,7 @@ impl<T> QueueInlet<T> {
     /// # Errors
     /// `value`: nobody takes it any more.
     pub fn send(&self, value: T) -> Result<(), T> {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         if !state.has_outlet {
             return Err(value);
         }
@@ -60,14 +56,14 @@ impl<T> QueueInlet<T> {
 
 impl<T> Clone for QueueInlet<T> {
     fn clone(&self) -> Self {
-        self.0.lock().inlets += 1;
+        lock(&self.0.state).inlets += 1;
         Self(self.0.clone())
     }
 }
 
 impl<T> Drop for QueueInlet<T> {
     fn drop(&mut self) {
-        self.0.lock().inlets -= 1;
+        lock(&self.0.state).inlets -= 1;
         self.0.changed.notify_one();
     }
 }
@@ -78,7 +74,7 @@ impl<T> QueueOutlet<T> {
     /// # Errors
     /// None is there, and whether one may come.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let none = if state.inlets == 0 { TryRecvError::Disconnected } else { TryRecvError::Empty };
         state.waiting.pop_front().ok_or(none)
     }
@@ -86,14 +82,14 @@ impl<T> QueueOutlet<T> {
     /// Waits for the next value. None where no more can come.
     pub fn recv(&self) -> Option<T> {
         let waits = |state: &mut QueueState<T>| state.waiting.is_empty() && state.inlets > 0;
-        let state = self.0.changed.wait_while(self.0.lock(), waits);
+        let state = self.0.changed.wait_while(lock(&self.0.state), waits);
         state.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
     }
 }
 
 impl<T> Drop for QueueOutlet<T> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.has_outlet = false;
         let left = std::mem::take(&mut state.waiting);
         drop(state);

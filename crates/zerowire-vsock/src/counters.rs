@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 use zerowire::ledger::{Counter, Counters, Totals};
+use zerowire_sys::lock;
 use zerowire_vhost::host::{KickHistogram, KickTimes};
 use zerowire_vhost::limit::Limiters;
 
@@ -47,14 +48,14 @@ pub struct VsockCounters {
 impl VsockCounters {
     /// Keeps the text of an error.
     pub fn set_error(&self, text: String) {
-        *self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+        *lock(&self.last_error) = Some(text);
     }
 
     /// The values now.
     pub fn snapshot(&self) -> VsockTotals {
         VsockTotals {
             ring_errors: self.ring_errors.get(),
-            last_error: self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
+            last_error: lock(&self.last_error).clone(),
             connections_opened: self.opened.get(),
             connections_open: self.opened.get().saturating_sub(self.closed.get()),
             connections_refused: self.refused.get(),

@@ -1,9 +1,10 @@
 //! virtio-vsock behind a connection: what the session says goes to the thread of the VM's group.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use zerowire_capture::CaptureInterface;
+use zerowire_sys::lock;
 use zerowire_vhost::host::{RingSetup, RingState};
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::{Backing, Control, Departure, Device, SessionWatch};
@@ -64,13 +65,13 @@ impl VsockContext {
 
     /// Where packets go as well.
     pub fn capture(&self) -> Option<CaptureInterface> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.capture).clone()
     }
 
     /// Has packets go elsewhere as well, or nowhere else.
     pub fn set_capture(&self, capture: Option<CaptureInterface>) {
         let packets = capture.as_ref().map(PacketCapture::new);
-        let mut now = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = lock(&self.capture);
         self.place.rings.send(GroupCommand::Capture { place: self.place.place, capture: packets });
         *now = capture;
     }

@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
+use zerowire_sys::lock;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
     self, Control, ListenError, Listener, Roster, Served, ServedStats, SessionWatch, StartError, VmTurn,
@@ -220,7 +221,7 @@ impl VsockParts {
     }
 
     fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.capture).clone()
     }
 }
 
@@ -349,7 +350,7 @@ impl VsockServer {
             for (config, served) in vms {
                 served.vm.set_capture(interface(capture.as_deref(), config));
             }
-            let mut now = self.parts.capture.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut now = lock(&self.parts.capture);
             std::mem::replace(&mut *now, capture)
         })
     }

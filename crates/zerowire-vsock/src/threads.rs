@@ -8,9 +8,10 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use zerowire_sys::lock;
 use zerowire_vhost::answer::one_answer;
 use zerowire_vhost::host::wait_for;
 use zerowire_vhost::serve::StartError;
@@ -56,13 +57,9 @@ impl GroupThreads {
         Self { is_one: true, ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The VMs, and which of them share a thread.
     pub fn members(&self) -> Vec<SetMember> {
-        self.lock().iter().map(Member::of_set).collect()
+        lock(&self.members).iter().map(Member::of_set).collect()
     }
 
     /// The thread that a VM joins, if there is one.
@@ -93,7 +90,7 @@ impl GroupThreads {
         let resources = |cause| StartError::Resources { vm: name.to_owned(), cause };
         let (reply, answer) = one_answer();
         let place = {
-            let mut members = self.lock();
+            let mut members = lock(&self.members);
             let group = match self.joined(name, groups, &members)? {
                 Some(group) => group,
                 None => Arc::new(Group::spawn(format!("vsock-{name}")).map_err(resources)?),
@@ -115,7 +112,7 @@ impl GroupThreads {
 
     /// Whether all threads still serve.
     pub fn are_alive(&self) -> bool {
-        self.lock().iter().all(|m| m.group.is_alive())
+        lock(&self.members).iter().all(|m| m.group.is_alive())
     }
 }
 
@@ -160,6 +157,6 @@ impl Drop for GroupPlace {
         }
         self.group.answers(answers);
         let is_other = |m: &Member| m.place != self.place || !Arc::ptr_eq(&m.group, &self.group);
-        self.threads.lock().retain(is_other);
+        lock(&self.threads.members).retain(is_other);
     }
 }

@@ -65,7 +65,6 @@
 
 pub mod area;
 pub mod ledger;
-mod lock;
 mod memlock;
 #[cfg(feature = "packet")]
 pub mod packet;

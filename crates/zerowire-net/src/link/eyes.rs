@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
+use zerowire_sys::lock;
 use zerowire_sys::xdp::Interface;
 
 use super::LinkState;
@@ -73,14 +74,14 @@ impl ToldLink {
 
     /// Another state was told.
     pub fn tell(&self, state: LinkState) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *lock(&self.state) = state;
         // One that is full wakes as well.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     fn look(&self) -> LinkState {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8][..]);
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.state)
     }
 }
 

@@ -25,8 +25,8 @@ mod bucket;
 mod pace;
 mod spec;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use bucket::{BucketSpec, MAX_TOKENS, TokenBucket};
 pub use pace::LimitPace;
 pub use spec::{BadLimit, Limit};
+use zerowire_sys::lock;
 
 /// What passes before the limiter hears of it: what a bucket holds at most, divided by this.
 const UNPAID_PART: u64 = 64;
@@ -305,7 +306,7 @@ impl Limiter {
     /// Replaces the limit. Buckets of another limit are full; those of the same one stay as they
     /// are.
     pub fn set(&self, limit: Option<Limit>) {
-        let mut buckets = self.lock();
+        let mut buckets = lock(&self.buckets);
         if buckets.as_ref().map(|b| b.limit) != limit {
             let epoch = self.epochs.fetch_add(1, Ordering::Release) + 1;
             *buckets = limit.map(|limit| Buckets::new(limit, epoch, Instant::now()));
@@ -335,7 +336,7 @@ impl Limiter {
 
     /// What may pass now, or how long nothing may. Takes what has passed since the last question.
     fn ask(&self, unpaid: &mut Unpaid, now: Instant) -> Result<Grant, Duration> {
-        let mut buckets = self.lock();
+        let mut buckets = lock(&self.buckets);
         let Some(buckets) = buckets.as_mut() else {
             return Ok(Grant { allowed: Allowance::ALL, most_unpaid: (0, 0) });
         };
@@ -348,7 +349,7 @@ impl Limiter {
 
     /// Takes what has passed. Returns how long nothing more may.
     fn take(&self, unpaid: &mut Unpaid, now: Instant) -> Duration {
-        let mut buckets = self.lock();
+        let mut buckets = lock(&self.buckets);
         let Some(buckets) = buckets.as_mut() else { return Duration::ZERO };
         buckets.settle(unpaid, now);
         buckets.wait()
@@ -357,9 +358,5 @@ impl Limiter {
     fn waited(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.waited_nanos.fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Buckets>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

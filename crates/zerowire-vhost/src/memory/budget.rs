@@ -10,9 +10,10 @@
 //! number of VMs. Requests for memory as a whole must leave these shares alone, so that each VM
 //! gets its own whenever it comes.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use thiserror::Error;
+use zerowire_sys::lock;
 
 /// Memory would exceed the budget. The text is what the user reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -124,34 +125,34 @@ impl PinBudget {
 
     /// Sets the bound, bytes. What is pinned stays so, also where that is more.
     pub fn limit(&self, bytes: u64) {
-        self.state().limit = bytes;
+        lock(&self.0).limit = bytes;
     }
 
     /// Sets the bound where it is higher, bytes.
     pub fn limit_at_most(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.limit = state.limit.min(bytes);
     }
 
     /// The bound, bytes; the highest number without one.
     pub fn bound(&self) -> u64 {
-        self.state().limit
+        lock(&self.0).limit
     }
 
     /// Bytes that are in use.
     pub fn used(&self) -> u64 {
-        self.state().used
+        lock(&self.0).used
     }
 
     /// Shares the budget among `vms` VMs, of which `parts` take what they are given.
     pub fn share_among(&self, vms: usize, parts: usize) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         (state.vms, state.parts) = (vms as u64, parts.min(vms) as u64);
     }
 
     /// Takes `need_bytes` of the budget until the value is dropped.
     pub fn claim(&self, need_bytes: u64) -> Result<PinClaim<'_>, OverBudget> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let fits = |used: u64, limit: u64| used.checked_add(need_bytes).is_some_and(|sum| sum <= limit);
         if !fits(state.used, state.limit) || !fits(state.whole, state.for_whole()) {
             return Err(OverBudget {
@@ -169,7 +170,7 @@ impl PinBudget {
 
     /// Takes as much of a VM's share as there is, from `least` to `most` bytes.
     pub fn claim_part(&self, least: u64, most: u64) -> Result<PinClaim<'_>, OverBudget> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let bytes = most.min(state.share()).min(state.limit.saturating_sub(state.used));
         if bytes < least {
             return Err(OverBudget {
@@ -182,10 +183,6 @@ impl PinBudget {
         }
         state.used += bytes;
         Ok(PinClaim { budget: self, bytes, whole: false })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,7 +203,7 @@ impl PinClaim<'_> {
 
 impl Drop for PinClaim<'_> {
     fn drop(&mut self) {
-        let mut state = self.budget.state();
+        let mut state = lock(&self.budget.0);
         state.used = state.used.saturating_sub(self.bytes);
         if self.whole {
             state.whole = state.whole.saturating_sub(self.bytes);

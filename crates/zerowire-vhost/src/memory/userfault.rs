@@ -6,9 +6,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use rustix::io::Errno;
+use zerowire_sys::lock;
 use zerowire_sys::userfault;
 
 use super::GuestMemory;
@@ -46,7 +47,7 @@ impl Userfault {
     /// # Errors
     /// EMFILE; EBADF after [`Self::release`].
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.0) {
             Some(registered) => registered.fd.try_clone(),
             None => Err(Errno::BADF.into()),
         }
@@ -57,7 +58,7 @@ impl Userfault {
     /// # Errors
     /// What the kernel says of a mapping; EBADF after [`Self::release`].
     pub fn register(&self, memory: &GuestMemory) -> io::Result<()> {
-        let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = lock(&self.0);
         let Some(registered) = &mut *registered else { return Err(Errno::BADF.into()) };
         // Mappings that are no more are no more registered.
         registered.ranges.clear();
@@ -71,7 +72,7 @@ impl Userfault {
 
     /// Ends all waits. This side's descriptor is closed.
     pub fn release(&self) {
-        let registered = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let registered = lock(&self.0).take();
         let Some(Registered { fd, ranges }) = registered else { return };
         for range in ranges {
             // One that was unmapped meanwhile is refused, and nobody waits there.

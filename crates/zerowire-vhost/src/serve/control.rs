@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::Level;
+use zerowire_sys::lock;
 
 use super::admission::Admission;
 use super::device::Device;
@@ -86,7 +87,7 @@ impl VisitLog {
     }
 
     fn lines(&self) -> MutexGuard<'_, VisitLines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lines)
     }
 }
 
@@ -258,7 +259,7 @@ impl<B: Backing> Served<B> {
 
     /// Asks for a sign of life. False: the one that was asked for before has not come within 1 s.
     pub fn answers(&self) -> bool {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = lock(&self.asked);
         if self.is_silent() {
             return asked.elapsed() < SIGN_PATIENCE;
         }
@@ -337,7 +338,7 @@ pub fn stop_all<B: Backing>(mut served: Vec<Served<B>>) {
 /// several in the same time.
 pub fn side_by_side<T: Send>(all: Vec<T>, end: impl Fn(T) + Sync) {
     let (count, all) = (all.len(), Mutex::new(all.into_iter()));
-    let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || lock(&all).next();
     in_threads(count, &|| {
         while let Some(one) = next() {
             end(one);

@@ -18,10 +18,11 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use zerowire_sys::lock;
 
 use super::listen::accept_now;
 
@@ -75,10 +76,6 @@ struct Refuser {
 static REFUSER: Mutex<Refuser> =
     Mutex::new(Refuser { sockets: Vec::new(), names: BTreeMap::new(), refuses: false });
 
-fn lock() -> MutexGuard<'static, Refuser> {
-    REFUSER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Refuser {
     /// Starts the thread that refuses front ends on a socket.
     fn begin(&mut self, number: RawFd, socket: UnixListener) -> io::Result<()> {
@@ -111,14 +108,14 @@ pub struct FrontEndRefusal(());
 impl FrontEndRefusal {
     /// Begins when the VMs of the start have their sockets.
     pub fn begin() -> Self {
-        lock().refuses = true;
+        lock(&REFUSER).refuses = true;
         Self(())
     }
 }
 
 impl Drop for FrontEndRefusal {
     fn drop(&mut self) {
-        let mut refuser = lock();
+        let mut refuser = lock(&REFUSER);
         refuser.refuses = false;
         std::mem::take(&mut refuser.sockets).iter().for_each(RefusedSocket::wake);
     }
@@ -128,19 +125,19 @@ impl Drop for FrontEndRefusal {
 pub(super) fn enter(number: RawFd, socket: &UnixListener) {
     let path = socket.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
     let name = path.map(|path| HandedName { file: file_id(&path).ok(), path });
-    let mut refuser = lock();
+    let mut refuser = lock(&REFUSER);
     refuser.names.remove(&number);
     refuser.names.extend(name.map(|name| (number, name)));
 }
 
 /// Where the socket listens that was handed over with this number, if it has a name.
 pub(super) fn path(number: RawFd) -> Option<PathBuf> {
-    lock().names.get(&number).map(|name| name.path.clone())
+    lock(&REFUSER).names.get(&number).map(|name| name.path.clone())
 }
 
 /// Refuses front ends on the socket that was handed over with this number.
 pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
-    let mut refuser = lock();
+    let mut refuser = lock(&REFUSER);
     if !refuser.refuses {
         refuser.names.remove(&number);
         return;
@@ -152,7 +149,7 @@ pub(super) fn refuse(number: RawFd, socket: io::Result<UnixListener>) {
 
 /// Whether front ends are refused on the socket that was handed over with this number.
 pub(super) fn refuses(number: RawFd) -> bool {
-    lock().sockets.iter().any(|refused| refused.number == number)
+    lock(&REFUSER).sockets.iter().any(|refused| refused.number == number)
 }
 
 /// The socket that was handed over with this number, if front ends are refused there. They are not
@@ -161,14 +158,14 @@ pub(super) fn refuses(number: RawFd) -> bool {
 /// # Errors
 /// No descriptor is left.
 pub(super) fn take(number: RawFd) -> Option<io::Result<UnixListener>> {
-    lock().take(number)
+    lock(&REFUSER).take(number)
 }
 
 /// The same of the socket that `path` leads to, with its number. Its file may have been removed
 /// since, and another one may be there: who connects does not reach this socket then.
 pub(super) fn take_at(path: &Path) -> Option<(RawFd, io::Result<UnixListener>)> {
     let there = file_id(path).ok()?;
-    let mut refuser = lock();
+    let mut refuser = lock(&REFUSER);
     let is_there = |number: &RawFd| refuser.names.get(number).is_some_and(|name| name.file == Some(there));
     let number = refuser.sockets.iter().map(|refused| refused.number).find(is_there)?;
     Some((number, refuser.take(number)?))
@@ -180,7 +177,7 @@ fn run(socket: &Arc<UnixListener>, wake: &OwnedFd) {
         let mut fds = [wake.as_fd(), socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let _ = poll(&mut fds, None);
         for _ in 0..AT_ONCE {
-            let refuser = lock();
+            let refuser = lock(&REFUSER);
             if refuser.sockets.iter().all(|refused| refused.socket.as_ptr() != Arc::as_ptr(socket)) {
                 return;
             }
@@ -208,10 +205,6 @@ mod tests {
     /// Front ends are refused in the whole process: the tests take turns.
     static TURN: Mutex<()> = Mutex::new(());
 
-    fn turn() -> MutexGuard<'static, ()> {
-        TURN.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A listener on a socket of `path` that its maker keeps, too, and the number of it.
     fn handed(path: &Path) -> (UnixListener, RawFd, Listener) {
         let kept = UnixListener::bind(path).expect("a socket");
@@ -234,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_socket_without_a_vm_refuses_until_another_one_has_it() {
-        let _turn = turn();
+        let _turn = lock(&TURN);
         let dir = tempfile::tempdir().expect("a folder");
         let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
         let access = SocketAccess::default();
@@ -277,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_its_maker_has_block_holds_up_no_other_vm() {
-        let _turn = turn();
+        let _turn = lock(&TURN);
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("s");
         let _refusal = FrontEndRefusal::begin();
@@ -298,7 +291,7 @@ mod tests {
     /// It waits on the socket of its VM, with a descriptor that takes an hour to close.
     #[test]
     fn a_front_end_that_is_slow_to_refuse_holds_up_no_other_vm() {
-        let _turn = turn();
+        let _turn = lock(&TURN);
         let dir = tempfile::tempdir().expect("a folder");
         let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
         let _refusal = FrontEndRefusal::begin();
@@ -318,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_path_that_does_not_lead_to_a_socket_any_more_takes_it_for_no_vm() {
-        let _turn = turn();
+        let _turn = lock(&TURN);
         let dir = tempfile::tempdir().expect("a folder");
         let (path, access) = (dir.path().join("s"), SocketAccess::default());
         let (at_path, new) = (Endpoint::Path(path.clone()), |at: &Endpoint| Listener::new(at, &access));

@@ -15,10 +15,11 @@
 //!                   draining: its control thread ends with its front end
 //! ```
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use serde::Serialize;
 use thiserror::Error;
+use zerowire_sys::lock;
 
 use super::control::{Backing, Served, stop_all};
 use super::orders::{Orders, TakeUpError};
@@ -221,10 +222,6 @@ impl<C: RosterConfig, B: Backing> Default for Roster<C, B> {
     }
 }
 
-fn lock<C, B>(roster: &Mutex<RosterEntries<C, B>>) -> MutexGuard<'_, RosterEntries<C, B>> {
-    roster.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A VM has gone, and is forgotten. The log says `how`, unless another process does.
 fn gone<C: RosterConfig, B: Backing>(roster: &Mutex<RosterEntries<C, B>>, name: &str, how: &str) {
     let mut entries = lock(roster);
@@ -246,10 +243,6 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         Self::new(true)
     }
 
-    fn lock(&self) -> MutexGuard<'_, RosterEntries<C, B>> {
-        lock(&self.0)
-    }
-
     /// How a VM takes itself out.
     pub fn departure(&self) -> Departure<C, B> {
         Departure(Arc::downgrade(&self.0))
@@ -264,7 +257,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         configs: &[C],
         check: impl FnOnce(&[&C]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut roster = self.lock();
+        let mut roster = lock(&self.0);
         if let Some(config) = configs.first().filter(|_| roster.closed) {
             return Err(stopping(config.name()).into());
         }
@@ -291,7 +284,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         opened: Result<Served<B>, E>,
         then: impl FnOnce(&C, &B),
     ) -> Result<(), E> {
-        let mut roster = self.lock();
+        let mut roster = lock(&self.0);
         let closed = roster.closed;
         match (opened, roster.entry(name)) {
             (Ok(mut served), Some(RosterEntry { stage: VmStage::Opening { ended: true }, .. }))
@@ -324,7 +317,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
     /// ([`ChangeError::Stuck`]). `next` gets what that one was configured with. The log says when,
     /// or why it can't. False: there is none to wait for.
     pub fn add_later(&self, name: &str, next: impl FnOnce(C) -> NextVm) -> bool {
-        let mut roster = self.lock();
+        let mut roster = lock(&self.0);
         let held = roster.entry(name).filter(|entry| matches!(entry.stage, VmStage::Held(_)));
         held.map(|entry| entry.next = Some(next(entry.config.clone()))).is_some()
     }
@@ -336,10 +329,10 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
     /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
     /// [leaving](VmState::Leaving) then, and goes as soon as its threads end.
     pub fn remove<E>(&self, name: &str) -> Result<(), ChangeError<E>> {
-        let taken = self.lock().find(name)?.take();
+        let taken = lock(&self.0).find(name)?.take();
         let mut served = taken.ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
         while !served.stop() {
-            match self.lock().find(name)?.hold(served) {
+            match lock(&self.0).find(name)?.hold(served) {
                 Some(at_its_end) => served = at_its_end,
                 None => return Err(ChangeError::Stuck(name.to_owned())),
             }
@@ -372,7 +365,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         name: &str,
         change: impl FnOnce(&mut C, &Served<B>) -> T,
     ) -> Result<T, ChangeError<E>> {
-        let mut roster = self.lock();
+        let mut roster = lock(&self.0);
         let RosterEntry { config, stage, .. } = roster.find(name)?;
         match stage {
             VmStage::Running(served) => Ok(change(config, served)),
@@ -383,7 +376,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
     /// Looks at the VMs that run, in the order in which they were added. None begins to run, or
     /// leaves, before `look` has returned.
     pub fn with_running<T>(&self, look: impl FnOnce(&mut dyn Iterator<Item = (&C, &Served<B>)>) -> T) -> T {
-        let roster = self.lock();
+        let roster = lock(&self.0);
         look(&mut roster.all.iter().filter_map(|entry| Some((&entry.config, entry.running()?))))
     }
 
@@ -394,7 +387,7 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
             state: entry.state(),
             connected: entry.served().is_some_and(|s| s.vm.control().is_connected()),
         };
-        self.lock().all.iter().map(info).collect()
+        lock(&self.0).all.iter().map(info).collect()
     }
 
     /// Stops the rings of a VM's session, and returns what another process goes on with.
@@ -419,29 +412,29 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
 
     /// What gives orders to a VM's control thread. An answer is waited for without the lock.
     fn orders(&self, vm: &str) -> Option<Orders> {
-        Some(self.lock().entry(vm)?.running()?.orders())
+        Some(lock(&self.0).entry(vm)?.running()?.orders())
     }
 
     /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
     pub fn ask(&self) {
-        self.lock().all.iter().filter_map(RosterEntry::running).for_each(Served::ask);
+        lock(&self.0).all.iter().filter_map(RosterEntry::running).for_each(Served::ask);
     }
 
     /// Names of the VMs whose control threads have not answered since they were asked last.
     pub fn silent(&self) -> Vec<String> {
-        let roster = self.lock();
+        let roster = lock(&self.0);
         let silent = roster.all.iter().filter(|entry| entry.running().is_some_and(Served::is_silent));
         silent.map(|entry| entry.config.name().to_owned()).collect()
     }
 
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
-        self.lock().all.iter().filter_map(RosterEntry::served).any(Served::is_alive)
+        lock(&self.0).all.iter().filter_map(RosterEntry::served).any(Served::is_alive)
     }
 
     /// Stops all VMs; further ones are refused or stopped at once.
     pub fn stop(&self) {
-        let mut roster = self.lock();
+        let mut roster = lock(&self.0);
         roster.closed = true;
         let vms = roster.all.iter_mut().filter_map(RosterEntry::take).collect();
         drop(roster);

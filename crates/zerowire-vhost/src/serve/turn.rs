@@ -7,10 +7,11 @@
 //! is opened. All else goes side by side.
 
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use zerowire_sys::lock;
 
 use super::refusal::{RefusalKind, ServerRefusal};
 
@@ -154,12 +155,8 @@ impl ChangeTurn {
         self.take(vm, TurnScope::Away, Instant::now() + self.patience)
     }
 
-    fn lock(&self) -> MutexGuard<'_, TakenTurns> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take(&self, vm: &str, scope: TurnScope, deadline: Instant) -> Result<VmTurn<'_>, TurnError> {
-        let mut taken = self.lock();
+        let mut taken = lock(&self.taken);
         while !taken.take(vm, scope) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -180,7 +177,7 @@ impl VmTurn<'_> {
 
 impl Drop for VmTurn<'_> {
     fn drop(&mut self) {
-        let mut taken = self.of.lock();
+        let mut taken = lock(&self.of.taken);
         taken.vms.remove(&self.vm);
         taken.entering -= usize::from(self.scope == TurnScope::Enters);
         taken.is_away &= self.scope != TurnScope::Away;

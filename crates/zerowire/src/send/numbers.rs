@@ -19,9 +19,10 @@
 //! A sender turns SO_ZEROCOPY off at its end if it was off before, so that "on" tells of others. An
 //! unknown number is learned: one call lends alone, and its notification names it.
 
-use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+
+use zerowire_sys::lock;
 
 /// The most sockets that are remembered without a sender.
 const MOST: usize = 1 << 16;

@@ -7,8 +7,9 @@
 use super::Window;
 use super::backend::AnyBackend;
 use super::socket::SocketBackend;
-use crate::lock::lock;
 use std::sync::Mutex;
+
+use zerowire_sys::lock;
 
 /// What is left of a sender: never dropped while the kernel holds something.
 pub(super) struct Orphan {

@@ -1,7 +1,9 @@
 //! Sockets of a packet port that one process keeps open for another one. Each child has its own.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use zerowire_sys::lock;
 
 use super::handed::{PacketSockets, PacketVerb};
 use super::spec::LEAST_DESCRIPTORS;
@@ -26,7 +28,7 @@ impl KeptPort for KeptPacket {
         let (new, _) = PacketSockets::open_or_wait(&self.spec).map_err(|e| e.to_string())?;
         let handed = new.parts().map_err(|e| e.to_string())?;
         let facts = text(&new.facts)?;
-        *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        *lock(&self.sockets) = new;
         Ok((facts, handed))
     }
 
@@ -35,7 +37,7 @@ impl KeptPort for KeptPacket {
             if verb == PacketVerb::ReceiveRing(true) && self.spec.receive == PacketReceive::Socket {
                 return PortAnswer::Done(Err("no receive ring, as asked".to_owned()));
             }
-            let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            let sockets = lock(&self.sockets);
             let done = sockets.carry_out(verb);
             match verb {
                 PacketVerb::End => PortAnswer::Nothing,

@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
+use zerowire_sys::lock;
 use zerowire_sys::{netdevice, tap};
 
 use super::TapSpec;
@@ -161,7 +162,7 @@ impl Tap {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, TapState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Queue pairs.

@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{Timespec, poll};
 use rustix::net::{AddressFamily, sockopt};
+use zerowire_sys::lock;
 use zerowire_sys::netdevice;
 use zerowire_sys::xdp::program::{Rule, Steering};
 use zerowire_sys::xdp::{Interface, Mode, OwnSockets, SocketMaker, SocketOptions, XdpError};
@@ -58,10 +59,6 @@ struct OnInterface {
     promiscuous: Option<Promiscuous>,
     /// It could not be made promiscuous, and the log says so.
     is_deaf: bool,
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl XdpQueues {

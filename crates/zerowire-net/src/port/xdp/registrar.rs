@@ -8,8 +8,9 @@
 //! ([`Registrar::attend`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use zerowire_sys::lock;
 use zerowire_sys::xdp::XdpError;
 use zerowire_vhost::memory::{GuestMemory, Region};
 
@@ -60,7 +61,7 @@ impl Registrar {
     /// # Errors
     /// The interface is gone, and those of [`VmUmem::new`].
     pub fn register(&self, memory: &Arc<GuestMemory>, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let known = state.umem.upgrade().filter(|u| u.is_of(memory) && u.is_sound());
         if let Some(umem) = known.filter(|u| !(u.geometry.zero_copy && state.distrust.is_some())) {
             return Ok(umem);
@@ -80,13 +81,13 @@ impl Registrar {
 
     /// Why no device is to reach guests' memory itself, as it was found out while one did.
     pub fn distrust(&self) -> Option<String> {
-        self.state().distrust.clone()
+        lock(&self.state).distrust.clone()
     }
 
     /// No device is to reach guests' memory itself from now on. The control thread has to
     /// [attend](Self::attend).
     pub fn set_distrust(&self, why: &str) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.distrust.is_none() {
             state.distrust = Some(why.to_owned());
             let why = format!("interface {}: no zero copy from now on: {why}", self.access.interface);
@@ -104,7 +105,7 @@ impl Registrar {
         }
         let interface = &self.access.interface;
         let why = format!("interface {interface} has MTU {mtu} now: memory is registered anew for it");
-        self.state().renew.get_or_insert(Renewal { why, is_error: false });
+        lock(&self.state).renew.get_or_insert(Renewal { why, is_error: false });
         true
     }
 
@@ -117,7 +118,7 @@ impl Registrar {
     /// Looks after the registration, on a thread that no frame waits for. Returns why all queue
     /// pairs have to let go of the memory and go on with it, if they do.
     pub fn attend(&self) -> Option<Renewal> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some(why) = state.renew.take() {
             return Some(why);
         }
@@ -140,9 +141,5 @@ impl Registrar {
             bytes >> 10
         );
         Some(Renewal { why, is_error: true })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
 //! The program on an interface: one for all ports of this process that use its queues.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use zerowire_sys::lock;
 use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_sys::xdp::{Interface, XdpError};
 
@@ -23,11 +24,10 @@ impl<T> Attached<T> {
     /// process's program to go: ports of the same interface wait with it, those of others don't.
     fn get_or<E>(&self, key: Key, attach: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let place = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = lock(&self.0);
             // Whoever attaches has the place, too.
             all.retain(|(_, place)| {
-                let user =
-                    |p: &Mutex<Weak<T>>| p.lock().unwrap_or_else(PoisonError::into_inner).strong_count();
+                let user = |p: &Mutex<Weak<T>>| lock(p).strong_count();
                 Arc::strong_count(place) > 1 || user(place) > 0
             });
             match all.iter().find(|(k, _)| *k == key) {
@@ -39,7 +39,7 @@ impl<T> Attached<T> {
                 }
             }
         };
-        let mut known = place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&place);
         if let Some(known) = known.upgrade() {
             return Ok(known);
         }

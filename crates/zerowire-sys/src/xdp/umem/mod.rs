@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -26,6 +26,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use self::options::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, UmemOptions};
 use super::error::XdpError;
 use super::interface::Interface;
+use crate::lock;
 use crate::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
 
 use super::socket::{RingSizes, SocketOptions, bind_to};
@@ -210,7 +211,7 @@ impl Umem {
         let sockets = Mutex::default();
         let umem = Self(Arc::new(Inner { memory, part, options, maker, sockets, is_own }));
         let spare = umem.0.registered_socket(options.release_timeout)?;
-        umem.lock().spare = Some(Spare { socket: spare, rings: None });
+        lock(&umem.0.sockets).spare = Some(Spare { socket: spare, rings: None });
         Ok(umem)
     }
 
@@ -272,7 +273,7 @@ impl Umem {
     /// the old registration against the limit of locked memory. The claim waits for the kernel to
     /// release it, as long as for a busy queue.
     pub(super) fn claim(&self, interface: &Interface, options: &SocketOptions) -> Result<Claim, XdpError> {
-        let mut sockets = self.lock();
+        let mut sockets = lock(&self.0.sockets);
         if let Some(spare) = sockets.spare.take_if(|s| s.rings.is_none_or(|rings| rings == options.rings)) {
             return Ok(Claim::Registered(spare));
         }
@@ -301,14 +302,14 @@ impl Umem {
     /// claim. Registering a guest's memory takes a while, and the memory is pinned anew each time.
     pub(super) fn give_back(&self, claim: Claim, rings: RingSizes) {
         if let Claim::Registered(spare) = claim {
-            self.lock().spare = Some(Spare { rings: Some(rings), ..spare });
+            lock(&self.0.sockets).spare = Some(Spare { rings: Some(rings), ..spare });
         }
     }
 
     /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is
     /// done with it.
     pub(super) fn with_other<R>(&self, other: &Weak<OwnedFd>, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
-        let sockets = self.lock();
+        let sockets = lock(&self.0.sockets);
         let listed = sockets.bound.iter().any(|s| Weak::ptr_eq(&s.socket, other));
         let other = other.upgrade().filter(|_| listed)?;
         Some(f(&other))
@@ -317,18 +318,13 @@ impl Umem {
     /// A bound socket is about to be closed by its owner: from now on nobody else holds it
     /// ([`Self::with_other`]).
     pub(super) fn closes(&self, socket: &Arc<OwnedFd>) {
-        self.lock().bound.retain(|s| !std::ptr::eq(s.socket.as_ptr(), Arc::as_ptr(socket)));
+        lock(&self.0.sockets).bound.retain(|s| !std::ptr::eq(s.socket.as_ptr(), Arc::as_ptr(socket)));
     }
 
     /// Remembers a bound socket, so that others can share its registration.
     pub(super) fn bound(&self, socket: &Arc<OwnedFd>, interface: u32, queue: u32) {
         let socket = Arc::downgrade(socket);
-        self.lock().bound.push(Bound { socket, interface, queue });
-    }
-
-    /// A panic can't leave the list in disorder: each change is one step.
-    fn lock(&self) -> MutexGuard<'_, Sockets> {
-        self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.sockets).bound.push(Bound { socket, interface, queue });
     }
 }
 

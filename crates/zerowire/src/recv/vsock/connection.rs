@@ -14,7 +14,7 @@ use super::options::{MappedKind, MappedOptions};
 use super::read::Cursor;
 use super::wait::MapSockets;
 use crate::ledger::{Counters, Totals};
-use crate::lock::lock;
+use zerowire_sys::lock;
 use zerowire_wire::doorbell::{awake, sleep_check};
 use zerowire_wire::mapped::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING};
 

@@ -8,7 +8,7 @@ use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::error::{Error, system};
 use super::lease::PacketRange;
-use crate::lock::lock;
+use zerowire_sys::lock;
 use zerowire_wire::mapped::{MapOptions, PAGE};
 
 /// Guest memory that was lent to the connection.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::connection::{Dequeued, MappedConnection};
 use super::lease::WindowLease;
 use crate::ledger::CopyReason;
-use crate::lock::lock;
+use zerowire_sys::lock;
 use zerowire_sys::volatile::ByteRoom;
 
 /// A window that is read in pieces.

@@ -11,11 +11,11 @@
 //! noted the kernel's answer. Areas can't be taken away again, so tokens stay as they are.
 
 use crate::area::Area;
-use crate::lock::lock;
 use crate::recv::lease::MOST_ADDED;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use zerowire_sys::lock;
 use zerowire_sys::uring::zcrx::AREA_SHIFT;
 
 /// How an area is cut.

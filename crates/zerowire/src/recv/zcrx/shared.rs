@@ -13,12 +13,12 @@
 
 use super::areas::Areas;
 use super::refill::RefillRing;
-use crate::lock::lock;
 use crate::recv::ZeroCopied;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use zerowire_sys::lock;
 use zerowire_sys::uring::zcrx::{CopyStats, Rqe, ZcrxRegion};
 
 /// See the module.

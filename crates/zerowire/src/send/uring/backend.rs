@@ -7,7 +7,6 @@ use super::engine::{Engine, EngineOptions, describe, make};
 use super::straggle::Stragglers;
 use crate::area::Area;
 use crate::ledger::CopyReason;
-use crate::lock::lock;
 use crate::send::backend::{Accepted, NoLoan};
 use crate::send::kind::{SocketFamily, SocketKind};
 use crate::send::open::UNTOLD_ON_VSOCK;
@@ -19,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use zerowire_sys::lock;
 
 /// The ring of one sender, or one that others use, too.
 enum Handle {

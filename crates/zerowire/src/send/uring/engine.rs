@@ -3,10 +3,10 @@
 use super::EngineError;
 use super::core::EngineState;
 use crate::area::Area;
-use crate::lock::lock;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
+use zerowire_sys::lock;
 use zerowire_sys::uring::ring::Threads;
 use zerowire_wire::setters;
 

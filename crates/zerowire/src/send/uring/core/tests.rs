@@ -1,12 +1,13 @@
 use super::super::backend::UringBackend;
 use super::super::engine::Engine;
 use super::*;
-use crate::lock::lock;
 use crate::send::kind::SocketKind;
 use crate::send::{Payload, SendOptions, SendWay, Window};
 use std::net::UdpSocket;
 use std::time::Duration;
 use std::time::Instant;
+
+use zerowire_sys::lock;
 
 /// The kernel takes two entries of a chain, and has no memory for the rest.
 #[test]
