@@ -12,8 +12,8 @@ pub fn refuses(program: &mut Command, words: &str) -> String {
     text
 }
 
-/// As [`refuses`], with a tip for what is not known. The tip has the word `meant`. With None there
-/// is no tip.
+/// As [`refuses`], with a tip for what is not known. The tip has the word `meant`; with None no
+/// tip is given.
 pub fn refuses_with_tip(program: &mut Command, meant: Option<&str>) {
     let text = refuses(program, "");
     let tip = text.lines().find(|line| line.contains("tip:"));

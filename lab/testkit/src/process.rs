@@ -192,7 +192,7 @@ pub fn end_by(signal: libc::c_int) -> ! {
 /// Its name alone is there a moment before, and a connection would use up a session.
 ///
 /// # Errors
-/// There is no such task.
+/// No task has that folder.
 pub fn is_listening(task: &str, path: &Path) -> io::Result<bool> {
     let table = format!("/proc/{task}/net/unix");
     let lines = std::fs::read_to_string(&table)

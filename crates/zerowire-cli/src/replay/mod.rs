@@ -52,10 +52,10 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
     let stop = stop_of(is_sending.clone())?;
     let interface = OutInterface::find(&args.interface)?;
     let input = Input::new(&args.file);
-    let pace = args.pace.pace();
+    let plan = plan(&args);
     let rules = Rules {
         policy: args.packets.policy(interface.mtu).map_err(WrongArguments::because)?,
-        timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
+        timeline: Timeline::new(&plan.pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
     let queue = args.port.queue().map_err(WrongArguments::because)?;
@@ -70,12 +70,6 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         queue,
         memory: args.max_memory,
         longest: None,
-    };
-    let plan = ReplayPlan {
-        pace,
-        passes: (args.end.passes > 0).then_some(args.end.passes),
-        limit: args.end.limit,
-        duration: args.end.duration.map(args::seconds),
     };
     let job = Job { args: &args, input: &input, interface: &interface, plan, stop: &stop, json };
     match loaded {
@@ -107,6 +101,16 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
             let mut feed = Rest::start(store, *rest, known)?;
             job.send(open(&wish, None)?, &mut feed, FrameSource::Pipe, None, Rest::known)
         }
+    }
+}
+
+/// How often, and how long, what was read is sent.
+fn plan(args: &ReplayArgs) -> ReplayPlan {
+    ReplayPlan {
+        pace: args.pace.pace(),
+        passes: (args.end.passes > 0).then_some(args.end.passes),
+        limit: args.end.limit,
+        duration: args.end.duration.map(args::seconds),
     }
 }
 

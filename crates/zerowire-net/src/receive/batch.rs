@@ -36,8 +36,8 @@ pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 /// Most reads of several chains each in a batch.
 pub const LONG_BATCH: usize = 8;
 
-/// Bytes of each buffer that are asked of the CPU ahead at most, where frames are copied there
-/// after the reads. Those of a batch stay in its second-level cache.
+/// So many bytes of a buffer are the most that the CPU fetches ahead, where frames are copied after
+/// the reads. Those of a batch stay in its second-level cache.
 const MAX_PREFETCH_BYTES: usize = 2048;
 
 /// The usual order of results.

@@ -55,7 +55,7 @@ impl Timers {
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
 
-    /// The thread has looked at so many connections.
+    /// Called after a look at `looks` connections.
     fn rest_after(&mut self, looks: u32) {
         self.rests_until = Some(self.now() + REST * looks);
     }
@@ -167,7 +167,7 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
 }
 
 /// Tries a host program again whose backlog was full, unless it had its turn in this round. Returns
-/// whether it is to be tried once more.
+/// whether it waits for another try.
 fn dial_again(vm: &mut GroupVm, slot: u32, round: &mut DialRound, io: &mut Io) -> bool {
     let Some(c) = vm.connections.get(slot) else { return false };
     let program @ (port, kind) = (c.key.peer_port, c.kind);
