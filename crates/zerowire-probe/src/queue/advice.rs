@@ -55,13 +55,12 @@ pub(super) fn commands(facts: &Facts, queue: Option<u32>) -> Vec<Advice> {
         });
     }
     let count = count.max(queue.saturating_add(1));
-    let split = facts.data_split();
-    let before = if split == Some(DataSplit::Off) { "off" } else { "auto" };
     list.push(Advice {
         purpose: "header split",
         command: format!("ethtool -G {i} tcp-data-split on"),
-        undo: Some(format!("ethtool -G {i} tcp-data-split {before}")),
-        done: split == Some(DataSplit::On),
+        // Off may have been the driver's own choice, and not all take it as a wish (fbnic).
+        undo: Some(format!("ethtool -G {i} tcp-data-split auto")),
+        done: facts.data_split() == Some(DataSplit::On),
     });
     if let Some(bytes) = thresh {
         list.push(Advice {
