@@ -222,7 +222,7 @@ fn prefetch_to_write(at: *const u8) {
     prefetch(at);
 }
 
-/// Asks the CPU for the lines of the segment's first `bytes` bytes, to write them.
+/// Asks the CPU for a line each 64 bytes of the segment's first `bytes` bytes, to write them.
 #[inline]
 pub(crate) fn prefetch_segment_to_write(segment: &Segment, bytes: usize) {
     for at in (0..bytes.min(segment.len as usize)).step_by(64) {

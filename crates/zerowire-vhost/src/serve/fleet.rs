@@ -108,8 +108,8 @@ macro_rules! serve_by_roster {
                 self.add(config)
             }
 
-            /// Removes a VM with its sockets and its port; its front end is disconnected. The VM is
-            /// gone when this returns.
+            /// Removes a VM with all that it has on the host; its front end is disconnected. The VM
+            /// is gone when this returns.
             ///
             /// # Errors
             /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is

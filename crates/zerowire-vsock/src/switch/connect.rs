@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use super::fate::{remove, reset};
 use super::mapped::{self, attach_mapped};
@@ -17,9 +16,6 @@ use crate::protocol::{ANSWER_PATIENCE, Fate, Protocol};
 use crate::socket;
 use crate::table::{ConnectionKey, SlotKey};
 use crate::vm::GroupVm;
-
-/// How soon the device tries a host program again whose backlog is full.
-pub(super) const DIAL_AGAIN: Duration = Duration::from_millis(5);
 
 /// Whether a failed connect says that no program serves the path with sockets of this type.
 fn is_nobody(e: &io::Error) -> bool {
@@ -76,6 +72,9 @@ pub(super) fn answered(vm: &mut GroupVm, place: SlotKey, outcome: io::Result<Own
     let (port, kind) = (c.key.peer_port, c.kind);
     let has_room = dialled(vm, place.slot, false, outcome, io);
     vm.doors.connector.set_busy(port, kind, !has_room);
+    if !has_room {
+        io.timers.dial_again(1);
+    }
 }
 
 /// What an attempt to connect has come to. Returns false where the program's backlog is full.
@@ -106,8 +105,8 @@ fn dialled(vm: &mut GroupVm, slot: u32, first: bool, outcome: io::Result<OwnedFd
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
             if first {
                 wait_for_answer(vm, slot, io);
+                io.timers.dial_again(1);
             }
-            io.timers.look_after(DIAL_AGAIN);
             return false;
         }
         Err(e) => {

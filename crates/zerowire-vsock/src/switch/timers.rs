@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::connect::{DIAL_AGAIN, dial, refuse_asked};
+use super::connect::{dial, refuse_asked};
 use super::current::Current;
 use super::fate::apply;
 use super::{Io, Rest, gate, map_clients, split};
@@ -14,9 +14,15 @@ use crate::vm::{GroupVm, MAX_RESETS};
 /// How often the thread checks deadlines, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the thread does something else for each connection that it has looked at. A look takes
-/// less than a twentieth of this, so that thousands of connections don't take the thread's time.
-const REST: Duration = Duration::from_micros(2);
+/// How soon the device tries host programs again whose backlogs are full.
+const DIAL_AGAIN: Duration = Duration::from_millis(5);
+
+/// The same for each connection that waits. A look at one takes less than a tenth of this, so that
+/// thousands of them don't take the thread's time.
+const DIAL_A_CONNECTION: Duration = Duration::from_micros(2);
+
+/// How late the device tries them at the latest.
+const DIAL_LATEST: Duration = Duration::from_millis(20);
 
 /// What time it is for the connections of a group, and when the thread checks their deadlines.
 /// Tests and fuzz targets can let time pass without waiting for it.
@@ -26,8 +32,8 @@ pub(crate) struct Timers {
     passed: Duration,
     /// None where there are no deadlines.
     scan_at: Option<Instant>,
-    /// The thread doesn't check them before this time.
-    rests_until: Option<Instant>,
+    /// None where no host program is to be tried again.
+    dial_at: Option<Instant>,
 }
 
 impl Timers {
@@ -55,24 +61,34 @@ impl Timers {
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
 
-    /// Called after a look at `looks` connections.
-    fn rest_after(&mut self, looks: u32) {
-        self.rests_until = Some(self.now() + REST * looks);
+    /// The thread tries host programs again for which so many connections wait. One that begins to
+    /// wait later waits for the same moment.
+    pub fn dial_again(&mut self, waiting: u32) {
+        let at = self.now() + dial_pause(waiting);
+        self.dial_at.get_or_insert(at);
     }
 
-    /// When the thread checks deadlines next.
+    /// When the thread looks at all connections next.
     fn next_look(&self) -> Option<Instant> {
-        self.scan_at.map(|at| self.rests_until.map_or(at, |rest| rest.max(at)))
+        [self.scan_at, self.dial_at].into_iter().flatten().min()
     }
 }
 
-/// What came of tries in one look at all connections: one try a program, so that many connections
-/// that wait for the same one don't take the thread's time.
+/// How long programs have peace for which so many connections wait.
+fn dial_pause(waiting: u32) -> Duration {
+    (DIAL_A_CONNECTION * waiting).clamp(DIAL_AGAIN, DIAL_LATEST)
+}
+
+/// What came of tries in one look at a VM's connections: one try a program, so that many that wait
+/// for the same one don't take the thread's time.
 #[derive(Default)]
 struct DialRound {
-    /// Programs whose backlogs are full, or that are being tried.
-    full: Vec<(u32, Kind)>,
-    has_dialled: bool,
+    /// Programs that had their try, or whose answers are under way.
+    tried: Vec<(u32, Kind)>,
+    /// A backlog was full, or a question could not be asked.
+    has_failed: bool,
+    /// Connections that wait for another try.
+    waiting: u32,
 }
 
 /// Looks at deadlines if it is time. Returns when it will be time again.
@@ -82,12 +98,13 @@ pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
     if now < at {
         return Some(at - now);
     }
-    io.timers.scan_at = None;
-    let mut waiting = false;
+    (io.timers.scan_at, io.timers.dial_at) = (None, None);
+    let (mut waiting, mut dialling) = (false, 0);
     for v in 0..vms.len() {
         let Some((vm, mut rest)) = split(vms, io, v) else { break };
         waiting |= scan_handshakes(vm, now);
-        waiting |= scan_connections(vm, now, &mut rest);
+        let round = scan_connections(vm, now, &mut rest, &mut waiting);
+        dialling += round.waiting;
         waiting |= map_clients::scan(vm, now);
         gate::scan(vm, now, &mut rest.io.timers);
         // Programs that could not be accepted for lack of descriptors.
@@ -96,7 +113,9 @@ pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
     if waiting {
         io.timers.look_after(SCAN_EVERY);
     }
-    io.timers.rest_after(vms.iter().map(|vm| vm.connections.slots()).sum());
+    if dialling > 0 {
+        io.timers.dial_again(dialling);
+    }
     io.timers.next_look().map(|at| at.saturating_duration_since(now))
 }
 
@@ -125,17 +144,16 @@ fn give_up_reset(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
     apply(vm, slot, Fate::Gone, rest);
 }
 
-fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool {
-    let (mut waiting, mut dialing) = (false, false);
+fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>, waiting: &mut bool) -> DialRound {
     let mut round = DialRound::default();
     for slot in 0..vm.connections.slots() {
         let Some(mut at) = vm.current(slot) else { continue };
         ask_again(&mut at, now, &mut rest.io.timers);
         let Some(until) = at.c.protocol.until() else { continue };
         if until > now {
-            waiting = true;
-            if matches!(at.c.end, End::Dialing) {
-                dialing |= dial_again(vm, slot, &mut round, rest.io);
+            *waiting = true;
+            if matches!(at.c.end, End::Dialing) && dial_again(vm, slot, &mut round, rest.io) {
+                round.waiting += 1;
             }
             continue;
         }
@@ -160,31 +178,26 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
         };
         apply(vm, slot, fate, rest);
     }
-    if dialing {
-        rest.io.timers.look_after(DIAL_AGAIN);
-    }
-    waiting
+    round
 }
 
-/// Tries a host program again whose backlog was full, unless it had its turn in this round. Returns
-/// whether it waits for another try.
+/// Tries a host program again whose backlog was full, unless it had its try in this round. Returns
+/// whether the connection waits for another one.
 fn dial_again(vm: &mut GroupVm, slot: u32, round: &mut DialRound, io: &mut Io) -> bool {
     let Some(c) = vm.connections.get(slot) else { return false };
     let program @ (port, kind) = (c.key.peer_port, c.kind);
     // This comes first: thousands may wait for it.
-    if round.full.contains(&program) {
+    if round.tried.contains(&program) {
         return true;
     }
     if vm.doors.connector.is_asked(vm.connections.place(slot)) {
         return false;
     }
     if vm.doors.connector.is_tried(port, kind) {
-        round.full.push(program);
-    } else if !round.has_dialled || vm.doors.connector.has_room() {
-        round.has_dialled = true;
-        if !dial(vm, slot, false, io) {
-            round.full.push(program);
-        }
+        round.tried.push(program);
+    } else if (!round.has_failed || vm.doors.connector.has_room()) && !dial(vm, slot, false, io) {
+        round.has_failed = true;
+        round.tried.push(program);
     }
     true
 }
@@ -203,24 +216,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_at_many_connections_are_rare() {
-        let mut timers = Timers::default();
-        let began = Instant::now();
-        timers.rest_after(10_000);
-        assert_eq!(timers.next_look(), None, "nothing to look at");
-        timers.look_after(Duration::ZERO);
-        let rest = timers.next_look().expect("a look") - began;
-        assert!(rest >= Duration::from_millis(20), "{rest:?}");
-        // Whoever wants a look sooner waits as well.
-        timers.look_after(Duration::ZERO);
-        assert_eq!(timers.next_look().map(|at| at - began), Some(rest));
+    fn the_more_connections_wait_the_later_programs_are_tried_again() {
+        assert_eq!([0, 1, 2500].map(dial_pause), [DIAL_AGAIN; 3]);
+        assert_eq!(dial_pause(7000), Duration::from_millis(14));
+        assert_eq!([10_000, u32::MAX].map(dial_pause), [DIAL_LATEST; 2]);
     }
 
     #[test]
-    fn looks_at_few_connections_come_when_they_are_due() {
+    fn who_waits_for_a_program_waits_for_the_same_moment_as_others() {
         let mut timers = Timers::default();
-        timers.rest_after(1);
-        timers.look_after(SCAN_EVERY);
-        assert_eq!(timers.next_look(), timers.scan_at);
+        timers.dial_again(7000);
+        let at = timers.next_look();
+        timers.dial_again(1);
+        assert_eq!(timers.next_look(), at);
+        // Deadlines don't.
+        timers.look_after(Duration::ZERO);
+        assert!(timers.next_look() < at);
     }
 }

@@ -65,7 +65,8 @@ impl XdpQueues {
     /// Attaches the program that steers frames; memory and sockets come with the guest.
     ///
     /// # Errors
-    /// [`PortError`]: the interface or the queue does not exist, or this process may not have it.
+    /// [`PortError`]: the interface or the queue does not exist, this process may not have it, or
+    /// parts of `spec` don't go together.
     pub fn open(spec: &XdpSpec) -> Result<Self, PortError> {
         let other =
             |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
