@@ -5,8 +5,8 @@ use rustix::process::{Resource, getrlimit};
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// A VM with one queue pair, or with a vsock device without connections, takes 16 or 17
-/// descriptors: sockets, guest memory, kicks, calls, rings, tap. This leaves some for further memory
-/// regions.
+/// descriptors: sockets, guest memory, kicks, calls, rings, tap. This leaves some for further
+/// memory regions.
 const DESCRIPTORS_A_VM: u64 = 24;
 
 /// VMs that one process serves at most.
