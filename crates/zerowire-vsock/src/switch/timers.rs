@@ -32,7 +32,7 @@ pub(crate) struct Timers {
     passed: Duration,
     /// None where there are no deadlines.
     scan_at: Option<Instant>,
-    /// None where no host program is to be tried again.
+    /// When the thread tries host programs again; None where there are none.
     dial_at: Option<Instant>,
 }
 
@@ -61,8 +61,8 @@ impl Timers {
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
 
-    /// The thread tries host programs again for which so many connections wait. One that begins to
-    /// wait later waits for the same moment.
+    /// The thread tries host programs again, for which `waiting` connections wait. One that begins
+    /// to wait later waits for the same moment.
     pub fn dial_again(&mut self, waiting: u32) {
         let at = self.now() + dial_pause(waiting);
         self.dial_at.get_or_insert(at);
@@ -74,7 +74,7 @@ impl Timers {
     }
 }
 
-/// How long programs have peace for which so many connections wait.
+/// How long programs have peace for which `waiting` connections wait.
 fn dial_pause(waiting: u32) -> Duration {
     (DIAL_A_CONNECTION * waiting).clamp(DIAL_AGAIN, DIAL_LATEST)
 }
