@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType as Type};
 
 use crate::support::vsock::{VsockBackend, patient, read_ok, read_to_end};
-use crate::support::wait_until;
+use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{HOST_CID, SocketType};
 use zerowire_testkit::linger::send_lingering;
 use zerowire_testkit::{not_run, own_process};
@@ -166,6 +166,7 @@ fn host_programs_can_send_no_descriptors() {
     let listener = backend.listen("vm", 90);
     let conn = guest.stack.connect(HOST_CID, 90, SocketType::Stream).expect("room");
     let (mut host, _) = guest.with_host(|| listener.accept().expect("the guest connects"));
+    assert!(guest.stack.wait_connected(conn, PATIENCE).expect("answered"), "accepted");
     patient(&host);
     assert_eq!(send_lingering(&host, b"x").err(), Some(Errno::PERM), "a connection of the guest's");
     guest.ping(conn, &mut host);
