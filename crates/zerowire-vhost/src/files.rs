@@ -69,6 +69,9 @@ pub fn may_close_client() -> bool {
 }
 
 fn close(threads: &'static FileThreads, socket: OwnedFd) {
+    // Who connects from now on is refused. None is waited for, also where a process that has a copy
+    // has made the socket block.
+    let _ = shutdown(&socket, Shutdown::Both);
     let closed = if threads.has_room() {
         threads.ask(move || {
             let mut next = Some(socket);
@@ -80,8 +83,6 @@ fn close(threads: &'static FileThreads, socket: OwnedFd) {
             Ok(())
         })
     } else {
-        // Who connects from now on is refused.
-        let _ = shutdown(&socket, Shutdown::Both);
         unclosed().push(socket);
         Err(too_many(MOST_LEFT))
     };
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(refused.expect_err("no file").kind(), io::ErrorKind::NotFound);
     }
 
-    /// One that finds no thread is closed behind the next one.
+    /// One that finds no thread is closed behind the next one. That they block holds up nothing.
     #[test]
     fn sockets_that_find_no_thread_are_closed_later() {
         use std::io::Read as _;
@@ -233,7 +234,6 @@ mod tests {
         let [mut first, mut second] = [("a", &FULL), ("b", &FREE)].map(|(name, threads)| {
             let path = dir.path().join(name);
             let listener = UnixListener::bind(&path).expect("a socket");
-            listener.set_nonblocking(true).expect("a listener that does not block");
             let waiting = UnixStream::connect(&path).expect("a place");
             close(threads, listener.into());
             waiting
