@@ -38,7 +38,7 @@ pub const LONG_BATCH: usize = 8;
 
 /// So many bytes of a buffer are the most that the CPU fetches ahead, where frames are copied after
 /// the reads. Those of a batch stay in its second-level cache.
-const MAX_PREFETCH_BYTES: usize = 2048;
+pub(super) const MAX_PREFETCH_BYTES: usize = 2048;
 
 /// The usual order of results.
 const IN_ORDER: [u16; READ_BATCH] = {

@@ -8,6 +8,7 @@ use zerowire_vhost::memory::{GuestMemory, HostPtr, access};
 use zerowire_vhost::ring::{RingError, RxChains};
 use zerowire_wire::vnet::{FLAGS_AT, NUM_BUFFERS_AT};
 
+use super::batch::MAX_PREFETCH_BYTES;
 use super::fit::Fit;
 use super::inlet::{Given, Inlet};
 use super::pending::{Pending, Waits};
@@ -124,6 +125,13 @@ impl<W: Waits> RxSide<W> {
     pub fn prefetch(&mut self) {
         self.host.ring.prefetch(MAX_BATCH as u16);
         self.host.ring.prefetch_used(self.chains.len() as u16);
+    }
+
+    /// Has the buffer of a frame some places later come into the cache meanwhile, if that is about
+    /// as long as this one of `len` bytes.
+    #[inline]
+    pub fn prefetch_buffer(&mut self, len: usize, memory: &GuestMemory) {
+        self.chains.prefetch_ahead(1, len.min(MAX_PREFETCH_BYTES), &self.host.ring, memory);
     }
 
     /// Takes a chain in again that was removed, as the last one. Returns false,

@@ -34,12 +34,13 @@ use std::time::Instant;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::limit::Meter;
-use zerowire_vhost::memory::{MAX_REGIONS, Segment, access};
+use zerowire_vhost::memory::access::{self, Access};
+use zerowire_vhost::memory::{MAX_REGIONS, Segment};
 use zerowire_vhost::ring::RingError;
 use zerowire_wire::vnet::Fields;
 
 use super::offload::longest_segment;
-use super::policy::MAX_IOV;
+use super::policy::{GATHER_MAX_BYTES, MAX_IOV};
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, header};
 use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
@@ -103,7 +104,15 @@ impl<O> std::fmt::Debug for Transmit<O> {
     }
 }
 
+/// The guest's bytes are asked for this many chains before they are read. Of the CPU time without,
+/// `zerowire-bench net` takes 0.88 at 1500 B, cold, with 1, and 0.85 with 2 to 4 (AMD EPYC).
+const AHEAD: u16 = 3;
+
 impl<O: Outlet> Transmit<O> {
+    /// How much of a frame is asked for, bytes: what is gathered at most by default. Of one that is
+    /// lent only the header is read here.
+    const AHEAD_BYTES: usize = if O::LENDS { 64 } else { GATHER_MAX_BYTES };
+
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
     pub fn new(ring: impl Into<HostRing>, outlet: O, acked: u64, header_len: usize) -> Self {
         let host = ring.into();
@@ -273,6 +282,12 @@ impl<O: Outlet> Transmit<O> {
             if self.meter.admitted(1) == 0 || !self.has_room(port) {
                 break;
             }
+            self.host.ring.prefetch_buffer(
+                AHEAD,
+                cx.memory,
+                &mut self.hint,
+                (Access::Read, Self::AHEAD_BYTES),
+            );
             match self.chain(port, cx) {
                 Ok(true) => chains += 1,
                 Ok(false) => break,

@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
-use zerowire_vhost::ring::inflight::testing::Driver;
+use zerowire_vhost::ring::inflight::testing::{AVAIL, DESC, Driver};
 
-use super::{Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+use super::{
+    AHEAD, Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally,
+};
 use crate::FrameGuard;
 use crate::capture::FrameCapture;
 
@@ -153,6 +155,30 @@ fn chains_that_come_again_count_once() {
         assert_eq!((driver.out.len(), totals.frames, dropped), (out, frames, refused));
         assert_eq!(totals.dropped_total(), refused);
         assert_eq!(side.meter.passed(), (2 - out as u64, 52 * (2 - out as u64)));
+    }
+}
+
+/// Buffers are asked for some chains ahead. One that lies nowhere, or has no descriptor, breaks the
+/// ring at its turn, and costs none of the frames before it.
+#[test]
+fn what_is_broken_ahead_breaks_nothing_before_its_turn() {
+    const LAST: u64 = AHEAD as u64;
+    // The highest bits of its address; the head's entry in the available ring.
+    for (at, rule) in [(DESC + 16 * LAST + 6, "not in the guest's memory"), (AVAIL + 4 + 2 * LAST, "65535")] {
+        let mut driver = Driver::new(0);
+        (0..=AHEAD).for_each(|head| driver.describe(head, 64));
+        (0..=AHEAD).for_each(|_| driver.add(0));
+        driver.put(at, u16::MAX);
+        let (ring, _) = driver.device();
+        let memory = driver.memory.clone();
+        let mut port = FullAtFirst::<false>::new();
+        port.full = false;
+        let mut side = Transmit::new(ring, port, 0, 12);
+        let counters = Counters::default();
+        let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None, guard: None };
+        let error = side.run(&mut driver, &mut cx).expect_err("a broken ring").to_string();
+        assert!(error.contains(rule), "{error}");
+        assert_eq!(counters.snapshot().frames, LAST);
     }
 }
 

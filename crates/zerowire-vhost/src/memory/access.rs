@@ -222,11 +222,23 @@ fn prefetch_to_write(at: *const u8) {
     prefetch(at);
 }
 
-/// Asks the CPU for a line each 64 bytes of the segment's first `bytes` bytes, to write them.
+/// What is done next with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read.
+    Read,
+    /// It is written.
+    Write,
+}
+
+/// Asks the CPU for a line each 64 bytes from `start` on.
 #[inline]
-pub(crate) fn prefetch_segment_to_write(segment: &Segment, bytes: usize) {
-    for at in (0..bytes.min(segment.len as usize)).step_by(64) {
-        prefetch_to_write(segment.ptr.0.wrapping_add(at));
+pub(crate) fn prefetch_bytes(start: HostPtr, bytes: usize, access: Access) {
+    for at in (0..bytes).step_by(64) {
+        match access {
+            Access::Read => prefetch(start.0.wrapping_add(at)),
+            Access::Write => prefetch_to_write(start.0.wrapping_add(at)),
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
-use crate::memory::{GuestMemory, HostPtr, Segment, access};
+use crate::memory::access::{self, Access};
+use crate::memory::{GuestMemory, HostPtr, Segment};
 
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
@@ -114,8 +115,15 @@ impl RxChains {
     #[inline]
     pub fn prefetch(&self, n: usize, bytes: usize) {
         for c in self.ready.iter().take(n).filter(|c| c.list == NO_LIST) {
-            access::prefetch_segment_to_write(&c.only, bytes);
+            access::prefetch_bytes(c.only.ptr, bytes.min(c.only.len as usize), Access::Write);
         }
+    }
+
+    /// The same of the first buffer of the chain `ahead` entries behind the next one of the ring,
+    /// as [`SplitRing::prefetch_buffer`].
+    #[inline]
+    pub fn prefetch_ahead(&mut self, ahead: u16, bytes: usize, ring: &SplitRing, memory: &GuestMemory) {
+        ring.prefetch_buffer(ahead, memory, &mut self.hint, (Access::Write, bytes));
     }
 
     #[inline]

@@ -118,6 +118,7 @@ impl PacketInlet {
             slots.give_back();
             return Ok(true);
         };
+        side.prefetch_buffer(frame.len(), cx.memory);
         if !self.retried && side.drops_group(frame, cx.counters) {
             slots.give_back();
             return Ok(true);

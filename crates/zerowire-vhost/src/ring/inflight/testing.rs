@@ -15,9 +15,10 @@ use crate::ring::{RingAddresses, SplitRing, UsedOrder};
 
 /// Entries of the ring.
 pub const SIZE: u16 = 8;
-const DESC: u64 = 0;
+/// Offset of the descriptor table.
+pub const DESC: u64 = 0;
 /// Offset of the available ring.
-const AVAIL: u64 = 0x1000;
+pub const AVAIL: u64 = 0x1000;
 /// Offset of the used ring.
 pub const USED: u64 = 0x2000;
 const BUFFER: u64 = 0x3000;

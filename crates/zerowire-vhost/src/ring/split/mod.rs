@@ -8,6 +8,7 @@ use super::chain::DESCRIPTOR_BYTES;
 use super::inflight::Tracker;
 use super::notify::{self, NO_NOTIFICATION, Wish, Word};
 use super::{Descriptor, RingError, RingRule};
+use crate::memory::access::{self, Access};
 use crate::memory::{DirtyLog, GuestMemory, SharedWords};
 
 /// Where a ring's three parts are, in the front end's address space (`VHOST_USER_SET_VRING_ADDR`).
@@ -315,6 +316,30 @@ impl SplitRing {
             let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
             let head = self.avail.word(2 + slot).get();
             self.desc.prefetch(DESCRIPTOR_BYTES * usize::from(head & self.mask));
+        }
+    }
+
+    /// Asks the CPU for bytes at the begin of a buffer: the first one of the chain `ahead` entries
+    /// behind the next one, if that is known to be there. Called before what comes earlier is read
+    /// or written, beside which these bytes then arrive. What is wrong with that chain is found,
+    /// and answered, at its turn.
+    #[inline]
+    pub fn prefetch_buffer(
+        &self,
+        ahead: u16,
+        memory: &GuestMemory,
+        hint: &mut usize,
+        (access, bytes): (Access, usize),
+    ) {
+        if self.seen_avail.wrapping_sub(self.next_avail) <= ahead {
+            return;
+        }
+        let slot = usize::from(self.next_avail.wrapping_add(ahead) & self.mask);
+        let head = self.avail.word(2 + slot).get() & self.mask;
+        if let Some(d) = self.descriptor(head)
+            && let Some(start) = memory.contiguous(d.addr, d.len, hint)
+        {
+            access::prefetch_bytes(start, bytes.min(d.len as usize), access);
         }
     }
 
