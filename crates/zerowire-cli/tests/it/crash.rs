@@ -150,16 +150,7 @@ fn killed_under_load(port: &str, interface: &str, longest: usize, in_order: bool
     if !in_order {
         // Buffers lie with the kernel again before frames come to the guest. All of them are there:
         // more frames than the ring has entries pass.
-        let probe = frames::frame(u32::MAX, 64);
-        wait_until("frames reach the guest", || {
-            peer.send(&probe);
-            std::thread::sleep(Duration::from_millis(1));
-            let mut any = false;
-            guest.pairs[0].rx.harvest(usize::MAX, |_| any = true).expect("a sound ring");
-            guest.pairs[0].rx.publish().expect("published");
-            any
-        });
-        while guest.pairs[0].rx.recv(Duration::from_millis(50)).expect("a sound ring").is_some() {}
+        guest.wait_for_frames(&mut peer);
         for n in 0..600 {
             let bytes = frames::frame(n, 60 + n as usize);
             peer.send(&bytes);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{Guest, PATIENCE, Program, connect, frames, in_netns, wait_until};
+use crate::support::{Guest, PATIENCE, Program, connect, frames, in_netns};
 use zerowire_guest::net::{TxQueue, VirtioNetHdr};
 use zerowire_testkit::net::{run, veth};
 use zerowire_testkit::random::Random;
@@ -108,12 +108,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
             reconnected.unwrap_or_else(|e| panic!("round {round}: {e}"));
         }
         // All buffers are there: more frames than the ring has entries pass.
-        let probe = frames::frame(u32::MAX, 64);
-        wait_until("frames reach the guest", || {
-            peer.send(&probe);
-            guest.pairs[0].rx.recv(Duration::from_millis(5)).expect("a sound ring").is_some()
-        });
-        while guest.pairs[0].rx.recv(Duration::from_millis(50)).expect("a sound ring").is_some() {}
+        guest.wait_for_frames(&mut peer);
         peer.drain().iter().for_each(|f| seen.take(&f.bytes, out_len));
         for n in 0..600 {
             let bytes = frames::frame(n, 60 + n as usize);

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::support::processes::{children, runs};
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_guest::net::{NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
@@ -44,6 +45,14 @@ fn ping(dir: &Path, name: &str) {
     assert_eq!(peer.expect().bytes, out);
 }
 
+/// Kills the supervisor, and waits for its children, which then end.
+fn kill_whole(program: &mut Program) {
+    let all = children(program);
+    program.signal(libc::SIGKILL);
+    program.wait();
+    wait_until("its children have ended", || !all.iter().any(runs));
+}
+
 #[test]
 fn killed_at_any_time_it_leaves_nothing_and_the_next_one_starts() {
     in_netns(|| {
@@ -56,9 +65,8 @@ fn killed_at_any_time_it_leaves_nothing_and_the_next_one_starts() {
             assert!(matches!(attached(), Some((XdpAttached::Driver, Some(_)))), "round {round}");
             // Half of them with a guest that is connected.
             let guest = (round % 2 == 0).then(|| Guest::start(connect(&dir.path().join("a"))));
-            program.signal(libc::SIGKILL);
             let mut program = program;
-            program.wait();
+            kill_whole(&mut program);
             assert_eq!(attached(), None, "round {round}");
             drop(guest);
         }
@@ -78,8 +86,7 @@ fn killed_it_leaves_no_interface_promiscuous() {
             guest.send(&frames::frame(1, 900));
             assert_eq!(peer.expect().bytes, frames::frame(1, 900));
             assert_eq!(veth::promiscuity("v0"), want, "{port}");
-            program.signal(libc::SIGKILL);
-            program.wait();
+            kill_whole(&mut program);
             assert_eq!(veth::promiscuity("v0"), 0, "{port}");
         }
     });

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill, runs, status};
+use crate::support::processes::{child, children, kill, runs, status, wait_idle};
 use crate::support::{
     Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, is_refused, median_within,
     wait_until,
@@ -262,7 +262,9 @@ fn vms_come_and_go_by_the_control_socket() {
         assert_eq!(server.json("/vms/zwcome")["state"], "draining");
         assert!(is_refused(&server.path("zwcome")), "others are refused");
         // The next child has the front end, and no other one comes to it.
-        kill(child(&server.program), libc::SIGKILL);
+        let dies = child(&server.program);
+        wait_idle(dies);
+        kill(dies, libc::SIGKILL);
         server.program.wait_log("goes on with the session of a process before");
         assert!(is_refused(&server.path("zwcome")));
         guest.ping(&mut Peer::new("zwcome"));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::sandbox::stats;
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill};
+use crate::support::processes::{child, children, kill, wait_idle};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
 use zerowire_testkit::captures::read_file;
 use zerowire_testkit::net::{ip, veth};
@@ -106,6 +106,7 @@ fn a_child_that_dies_is_replaced_and_the_vm_goes_on() {
         let mut guest = guest(dir.path());
         guest.ping(&mut Peer::new("v1"));
         let dead = child(&program);
+        wait_idle(dead);
         kill(dead, libc::SIGKILL);
         wait_until("another child is there", || children(&program).iter().any(|now| *now != dead));
         guest.ping(&mut Peer::new("v1"));

@@ -154,6 +154,8 @@ fn a_front_end_stays_connected_while_its_children_are_killed_under_load() {
         let program = start(dir.path(), &names, &[]);
         let mut all: Vec<_> =
             names.iter().map(|name| LoadedGuest::start(&dir.path().join(name), name)).collect();
+        // Their sessions are told.
+        names.iter().for_each(|name| wait_idle(child_of(&program, name)));
         // Counters of a child count as it told them last.
         let (mut count, mut told) = (1, stats(&program, 1));
         assert!(names.iter().all(|name| vm(&told, name)["connections"] == 1), "{told}");
@@ -273,6 +275,7 @@ fn a_message_that_a_child_has_not_read_is_answered_by_the_next_one() {
         let mut guest = Guest::start(connect(&dir.path().join("zwmsg")));
         guest.ping(&mut Peer::new("zwmsg"));
         let pid = child(&program);
+        wait_idle(pid);
         kill(pid, libc::SIGSTOP);
         let transport = guest.driver.transport();
         transport.connection().send_raw(&GET_FEATURES, &[]).expect("sent");
@@ -346,17 +349,23 @@ fn a_session_whose_children_die_early_is_given_up() {
         let program = start(dir.path(), &["zwearly"], &[]);
         let socket = dir.path().join("zwearly");
         let mut guest = Guest::start(connect(&socket));
-        let goes_on = |times| program.log().matches("goes on with the session").count() == times;
-        for times in 1..=2 {
+        let given_up = "2 children died as soon as they had its session";
+        let lines = |text: &str| program.log().matches(text).count();
+        let goes_on = || lines("goes on with the session");
+        let mut deaths = 0;
+        // On a busy machine a child may have had it for long when it dies.
+        while lines(given_up) == 0 {
+            assert!(deaths < 20, "{}", program.log());
+            assert!(guest.driver.transport().is_alive(), "it is connected");
             replace_child(&program);
-            wait_until("it goes on", || goes_on(times));
+            deaths += 1;
+            wait_until("it goes on, or is given up", || goes_on() == deaths || lines(given_up) > 0);
         }
-        assert!(guest.driver.transport().is_alive(), "it is connected");
-        replace_child(&program);
-        expect_end(&program, &mut guest, "2 children died as soon as they had its session");
+        assert!(deaths >= 3, "{deaths}");
+        expect_end(&program, &mut guest, given_up);
         let mut guest = Guest::start(connect(&socket));
         guest.ping(&mut Peer::new("zwearly"));
-        assert!(goes_on(2));
+        assert_eq!(goes_on(), deaths - 1);
         program.stop();
     });
 }

@@ -13,7 +13,7 @@ use zerowire_testkit::net::{ip, veth};
 
 use crate::sandbox::stats;
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill};
+use crate::support::processes::{child, children, kill, wait_idle};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
 
 /// Bytes of a guest's memory: a test may have no right to raise the limit of locked memory, which
@@ -85,17 +85,14 @@ fn ping(guest: &mut Guest, peer: &mut Peer) {
 
 /// Waits until frames come: the socket is bound some time after the guest's rings run.
 fn warm_up(guest: &mut Guest, peer: &mut Peer) {
-    wait_until("frames come", || {
-        peer.send(&frames::frame(9, 100));
-        let came = guest.pairs[0].rx.recv(Duration::from_millis(50)).expect("a sound ring").is_some();
-        while came && guest.pairs[0].rx.recv(Duration::from_millis(50)).expect("a sound ring").is_some() {}
-        came
+    guest.wait_for_frames(peer);
+    let mut n = 9;
+    wait_until("the last of the frames goes", || {
+        n += 1;
+        let last = frames::frame(n, 100);
+        guest.send(&last);
+        std::iter::from_fn(|| peer.recv(Duration::from_millis(50))).any(|f| f.bytes == last)
     });
-    wait_until("frames go", || {
-        guest.send(&frames::frame(9, 100));
-        peer.recv(Duration::from_millis(50)).is_some()
-    });
-    peer.drain();
 }
 
 fn path(program: &Program, count: usize) -> String {
@@ -222,10 +219,11 @@ fn a_child_that_dies_is_replaced_and_the_front_end_stays() {
         let mut peer = Peer::new("v1");
         ping(&mut guest, &mut peer);
         for n in 0..3 {
+            let dead = child(&program);
+            wait_idle(dead);
             for frame in 0..64 {
                 peer.send(&frames::frame(200 + frame, 300));
             }
-            let dead = child(&program);
             kill(dead, libc::SIGKILL);
             wait_until("another child is there", || children(&program).iter().any(|now| *now != dead));
             ping(&mut guest, &mut peer);

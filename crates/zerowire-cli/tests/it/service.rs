@@ -184,7 +184,7 @@ fn a_single_vm_has_the_single_socket_and_keeps_it_for_the_next_front_end() {
         for _ in 0..2 {
             serves(dir.path(), "s", "zwsone");
         }
-        assert!(program.log().contains(&format!("WARN --socket {unused} is not used")), "{}", program.log());
+        program.wait_log(&format!("WARN --socket {unused} is not used"));
         program.stop();
         // The manager still listens: what connects now is served by the next process.
         let waits = std::thread::spawn({
@@ -362,14 +362,23 @@ fn a_control_thread_that_stands_still_keeps_signs_of_life_from_the_manager() {
         let frozen = Frozen::thread(program.pid(), "zwsdog-ctl");
         program.wait_log("VM zwsdog: no sign of life within 100ms");
         manager.drain();
+        // One may be under way.
+        let mut late = 0;
+        let mut news = || loop {
+            match manager.next() {
+                sign if sign == "WATCHDOG=1" => late += 1,
+                other => break other,
+            }
+        };
         // The main thread and the rings go on meanwhile.
         for _ in 0..5 {
             guest.ping(&mut peer);
             program.signal(libc::SIGHUP);
-            assert!(manager.next().starts_with("RELOADING=1\n"), "no sign of life comes");
-            assert!(manager.next().starts_with("READY=1\n"), "no sign of life comes");
+            assert!(news().starts_with("RELOADING=1\n"));
+            assert!(news().starts_with("READY=1\n"));
             std::thread::sleep(Duration::from_millis(100));
         }
+        assert!(late <= 1, "{late} signs of life come");
         drop(frozen);
         wait_until("signs of life again", || manager.next() == "WATCHDOG=1");
         guest.ping(&mut peer);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use zerowire_guest::vsock::ConnState;
 
 use crate::support::control::Controlled;
-use crate::support::processes::{children, held, kill};
+use crate::support::processes::{children, held, kill, wait_idle};
 use crate::support::vsock::{Guest, reach};
 use crate::support::{PATIENCE, median_within, wait_until};
 
@@ -203,6 +203,7 @@ fn a_vm_that_has_joined_keeps_its_front_end_when_its_process_dies() {
     assert!(told["vms"].as_array().expect("a list").iter().all(|vm| vm["connections"] == 1), "{told}");
     for deaths in 1..=2 {
         let pid = other_child(&server, &[]);
+        wait_idle(pid);
         kill(pid, libc::SIGKILL);
         wait_until("another one serves", || children(&server.program).iter().any(|other| *other != pid));
         if deaths == 1 {

@@ -120,6 +120,7 @@ impl Controlled {
 
     /// What it has when the connections that have ended are gone.
     pub fn at_rest(&self) -> [usize; 3] {
+        super::processes::wait_idle(self.program.pid());
         let mut now = self.holds();
         wait_until("it comes to rest", || {
             let before = now;

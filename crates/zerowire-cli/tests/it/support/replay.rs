@@ -89,9 +89,13 @@ impl Replay {
         Self { child, input }
     }
 
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
     pub fn signal(&self, number: i32) {
         // SAFETY: the child has not been waited for, so that the id is its own.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
+        assert_eq!(unsafe { libc::kill(self.pid(), number) }, 0);
     }
 
     /// Waits for the end.
