@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::frames::{self, frame, number, tcp_frame};
-use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, peer_header, tso, with_metadata};
+use crate::support::{
+    Backend, PATIENCE, Peer, Vm, in_netns, options, peer_header, tso, wait_until, with_metadata,
+};
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_testkit::captures::{CaptureFile, read_file};
@@ -194,12 +196,17 @@ fn a_guest_goes_on_when_its_capture_has_ended() {
         let mut peer = Peer::new("zwcapend");
         let mut guest = backend.guest("zwcapend", &options(0, Layout::Single));
         guest.ping(&mut peer, 1);
+        let counts = || {
+            let stats = backend.stats("zwcapend").port_state.capture.expect("counts");
+            (stats.captured, stats.lost)
+        };
+        // A packet is counted behind the guest's buffer.
+        wait_until("both are captured", || counts() == (2, 0));
         assert!(captured.capture.finish(Duration::from_secs(10)));
         for n in 2..50 {
             guest.ping(&mut peer, n);
         }
-        let stats = backend.stats("zwcapend").port_state.capture.expect("counts");
-        assert_eq!((stats.captured, stats.lost), (2, 96));
+        wait_until("all are counted", || counts() == (2, 96));
         assert_eq!(read_file(&captured.path).packets.len(), 2);
     });
 }

@@ -278,6 +278,7 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
         says(&mut out, "connected");
         says(&mut out, "ended");
         assert_eq!(backend.stats("a").port_state.link.expect("a link").disconnects, 1);
+        wait_until("nobody listens", || is_refused(&backend));
         for _ in 0..20 {
             assert!(is_refused(&backend), "as long as that process runs");
         }

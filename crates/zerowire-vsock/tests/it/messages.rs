@@ -131,6 +131,8 @@ fn a_message_that_comes_in_parts_is_put_together() {
         // The credit that comes back.
         guest.discard();
     }
+    // Counted before the packets come back.
+    guest.flush();
     let stats = backend.stats("vm").totals;
     assert!(stats.transmit.copied_bytes["message"] >= 20 * 14_000, "{:?}", stats.transmit);
     assert_eq!(stats.transmit.bytes, 20 * 20_006);

@@ -248,7 +248,7 @@ fn many_connections_at_once() {
             all.push((conn, stream));
         }
     }
-    assert_eq!(backend.stats("vm").totals.connections_open, 300);
+    wait_until("all are counted", || backend.stats("vm").totals.connections_open == 300);
     let out: Vec<_> = (0..300).map(|n| pattern(1000 + n, n)).collect();
     for (n, (conn, stream)) in all.iter_mut().enumerate() {
         guest.send(*conn, &out[n]);

@@ -21,7 +21,7 @@ pub(crate) const ACCEPT: u64 = 1 << 63;
 /// A multishot accept is used while at least this many connections may still be added.
 const MANY_ROOM: usize = 1024;
 /// How long to wait after accepting failed for lack of descriptors or memory.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 100 });
 
 /// The request that the kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -107,7 +107,12 @@ fn a_listening_socket_is_given_back() {
         assert!(matches!(r.unlisten(id), Err(RecvError::UnknownListener(x)) if x == id));
         let flags = rustix::fs::fcntl_getfl(&listener).unwrap();
         assert_eq!(flags.contains(rustix::fs::OFlags::NONBLOCK), is_plain);
-        // The second one is there.
+        // The second one is there, or its handshake is about to end.
+        zerowire_testkit::wait_until("it can be accepted", || {
+            let mut fds = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
+                == 1
+        });
         let (near, from) = listener.accept().unwrap();
         assert_eq!(from, second.local_addr().unwrap());
         drop(near);

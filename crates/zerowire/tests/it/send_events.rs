@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use zerowire::send::{SendBackend, SendError, SendMode, SendOptions, Sender};
-use zerowire_testkit::PATIENCE;
+use zerowire_testkit::{PATIENCE, own_process};
 
 const LEN: usize = 1000;
 
@@ -86,6 +86,7 @@ fn a_reset_that_gives_memory_back_is_told() {
 
 #[test]
 fn an_icmp_answer_is_told_and_taken() {
+    own_process!();
     each(|options, case| {
         let (socket, peer) = udp_pair();
         let mut s = sender(socket, options);
@@ -102,6 +103,7 @@ fn an_icmp_answer_is_told_and_taken() {
 /// A program may poll behind each payload; the next send would tell the error.
 #[test]
 fn a_poll_behind_a_send_asks_for_no_error() {
+    own_process!();
     let (socket, peer) = udp_pair();
     let mut s = sender(socket, SendOptions::default().mode(SendMode::Copy));
     drop(peer);

@@ -62,7 +62,7 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
                 Sender::with_areas(a.into(), own, areas).unwrap()
             };
             fill(&mut s, &area);
-            let (free, out) = (area.free(), s.outstanding());
+            let out = s.outstanding();
             refuse(libc::SYS_io_uring_enter, libc::EPERM);
             for _ in 0..4 {
                 let refused = s.try_send(lease(&area, &pattern(1, LEN))).unwrap_err();
@@ -78,11 +78,10 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
                 s.poll().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The one that waited in part may be given up; the others are in the connection's
-            // queue.
-            assert!(s.outstanding() + 1 >= out && s.outstanding() > 0, "{} of {out}", s.outstanding());
+            // The one that waited in part may be given up, and the peer's kernel may take some more;
+            // the others are in the connection's queue.
+            assert!((1..=out).contains(&s.outstanding()), "{} of {out}", s.outstanding());
             assert_eq!(area.free() + s.outstanding(), area.buffers());
-            assert!(area.free() <= free + 1);
             let mut bytes = vec![0; 1 << 20];
             let reader = std::thread::spawn(move || while b.read(&mut bytes).is_ok_and(|n| n > 0) {});
             s.wait_all(LONG).unwrap();
@@ -213,7 +212,8 @@ fn a_loop_sleeps_while_nothing_is_outstanding() {
         // What another sender has out still comes.
         other.send(pattern(1, 1000)).unwrap();
         s.send(vec![1; 10]).unwrap();
-        assert!(s.outstanding() + other.outstanding() > 0 && is_readable(&engine), "{case}");
+        assert!(s.outstanding() + other.outstanding() > 0, "{case}");
+        zerowire_testkit::wait_until(&case, || is_readable(&engine));
         drop(s);
         other.wait_all(LONG).unwrap();
         other.poll().unwrap();

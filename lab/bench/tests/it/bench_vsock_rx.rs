@@ -2,7 +2,7 @@
 //! other side of `zerowire vsock`. The table is tested in vsock_rx.rs, a real guest in lab/vm.
 
 use std::io::Read;
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -159,11 +159,8 @@ fn a_server_keeps_its_socket_from_a_second_one_and_leaves_none_behind() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
     };
     let first = Killed(start());
-    let is_bound = || {
-        let asked = UnixDatagram::unbound().expect("a socket").connect(&path);
-        asked.is_err_and(|e| e.raw_os_error() == Some(libc::EPROTOTYPE))
-    };
-    wait_until("the server listens", is_bound);
+    let listens = || zerowire_testkit::process::is_listening("self", &path).expect("/proc");
+    wait_until("the server listens", listens);
     let second = start().wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(second.status.code() == Some(1) && said.contains("another program listens there"), "{said}");
@@ -174,7 +171,7 @@ fn a_server_keeps_its_socket_from_a_second_one_and_leaves_none_behind() {
     drop((client, first));
 
     let mut third = Killed(start());
-    wait_until("the server listens", is_bound);
+    wait_until("the server listens", listens);
     // SAFETY: the call takes numbers, and the child was not waited for.
     assert_eq!(unsafe { libc::kill(third.0.id() as libc::pid_t, libc::SIGTERM) }, 0);
     assert_eq!(third.0.wait().expect("its status").signal(), Some(libc::SIGTERM));

@@ -40,7 +40,9 @@ fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
     for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
         let listener = bind_unix(&path, first, &OWN).unwrap();
         assert!(matches!(bind_unix(&path, second, &OWN), Err(ListenError::InUse(p)) if p == path));
-        // Its file stays behind.
+        // Its file stays behind. A child that another test starts has the socket until it calls
+        // execve(2).
+        rustix::net::shutdown(&listener.socket, rustix::net::Shutdown::Both).unwrap();
         drop(listener.socket);
         let next = bind_unix(&path, second, &OWN).unwrap();
         drop(listener.file);
@@ -48,6 +50,13 @@ fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
         drop(next);
         assert!(!path.exists());
     }
+}
+
+/// Another thread ends those that wait.
+fn is_ended(waiting: &UnixStream) {
+    zerowire_testkit::wait_until("who waits is ended", || {
+        rustix::net::send(waiting, &[0], rustix::net::SendFlags::NOSIGNAL) == Err(Errno::PIPE)
+    });
 }
 
 #[test]
@@ -63,7 +72,7 @@ fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
     listener.shut().unwrap();
     assert!(listener.is_lasting() && listener.poll_fd().is_none());
     assert!(listener.accept().unwrap().is_none());
-    assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    is_ended(&waiting);
     assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
     listener.reopen().unwrap();
     let _client = client(&path, SocketType::STREAM).unwrap();
@@ -117,7 +126,7 @@ fn a_socket_that_another_process_keeps_is_shut_and_opened_by_it_though_answers_a
     assert!(matches!(listener.shut(), Err(ListenError::Keeper(_))));
     assert!(listener.accept().unwrap().is_none(), "none is accepted meanwhile");
     listener.shut().unwrap();
-    assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    is_ended(&waiting);
     assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
 
     keeper.0.lock().unwrap().1 = 1;
