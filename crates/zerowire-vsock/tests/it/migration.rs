@@ -198,8 +198,8 @@ fn events(guest: &mut Guest, lens: &[u32]) -> RawQueue {
 }
 
 /// Another device behind the guest, as on another host, and the queue for events that `make` gives
-/// it, once `is_seen`. The device waits 1 s for a buffer: a busy machine may let that pass, and then
-/// nothing comes.
+/// it, once `is_seen`. The device waits 1 s for a buffer. A busy machine may let that pass, and
+/// then nothing comes.
 fn anew(
     mut backend: VsockBackend,
     guest: &mut Guest,

@@ -78,8 +78,8 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
                 s.poll().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The one that waited in part may be given up, and the peer's kernel may take some more;
-            // the others are in the connection's queue.
+            // The one that waited in part may be given up, and the peer may take some more.
+            // The others are in the connection's queue.
             assert!((1..=out).contains(&s.outstanding()), "{} of {out}", s.outstanding());
             assert_eq!(area.free() + s.outstanding(), area.buffers());
             let mut bytes = vec![0; 1 << 20];
