@@ -165,8 +165,12 @@ fn a_front_end_stays_connected_while_its_children_are_killed_under_load() {
                 traffic.run(Duration::from_millis(30));
                 gaps.push(traffic.survive(child_of(&program, name)));
             }
-            count += 1;
-            told = stats(&program, count);
+            // Frames move a moment before a child says that it has its front end.
+            wait_until("all are connected", || {
+                count += 1;
+                told = stats(&program, count);
+                names.iter().all(|name| vm(&told, name)["connected"] == true)
+            });
             // The last child has been ready for a while only.
             std::thread::sleep(CALM);
         }
