@@ -36,8 +36,8 @@ pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 /// Most reads of several chains each in a batch.
 pub const LONG_BATCH: usize = 8;
 
-/// So many bytes of a buffer are the most that the CPU fetches ahead, where frames are copied after
-/// the reads. Those of a batch stay in its second-level cache.
+/// Most bytes of a buffer that the CPU fetches ahead, where frames are copied. Those of a batch
+/// stay in its second-level cache.
 pub(super) const MAX_PREFETCH_BYTES: usize = 2048;
 
 /// The usual order of results.

@@ -127,8 +127,8 @@ impl<W: Waits> RxSide<W> {
         self.host.ring.prefetch_used(self.chains.len() as u16);
     }
 
-    /// Has the buffer of a frame some places later come into the cache meanwhile, if that is about
-    /// as long as this one of `len` bytes.
+    /// Called when the chain of a frame of `len` bytes is taken: has the buffer after the next one
+    /// come into the cache meanwhile, for a frame of that length.
     #[inline]
     pub fn prefetch_buffer(&mut self, len: usize, memory: &GuestMemory) {
         self.chains.prefetch_ahead(1, len.min(MAX_PREFETCH_BYTES), &self.host.ring, memory);

@@ -34,8 +34,7 @@ use std::time::Instant;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::limit::Meter;
-use zerowire_vhost::memory::access::{self, Access};
-use zerowire_vhost::memory::{MAX_REGIONS, Segment};
+use zerowire_vhost::memory::{MAX_REGIONS, Segment, access};
 use zerowire_vhost::ring::RingError;
 use zerowire_wire::vnet::Fields;
 
@@ -52,7 +51,7 @@ use errors::OffloadErrors;
 use line::Late;
 pub(crate) use outlet::Outlet;
 pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSkip, TxSlot, TxState, TxTally};
-use parse::parse;
+use parse::{fetch_ahead, parse};
 use returns::Returns;
 use software::Long;
 pub(crate) use software::{FIRST_PIECE_BYTES, TxPart};
@@ -104,13 +103,9 @@ impl<O> std::fmt::Debug for Transmit<O> {
     }
 }
 
-/// The CPU fetches the guest's bytes this many chains before it reads them. Of the time without,
-/// `zerowire-bench net` takes 0.88 at 1500 B, cold, with 1, and 0.85 with 2 to 4 (AMD EPYC).
-const AHEAD: u16 = 3;
-
 impl<O: Outlet> Transmit<O> {
-    /// How much of a frame it fetches, bytes: what is gathered at most by default. Of one that is
-    /// lent only the header is read here.
+    /// How much of a frame is fetched ahead, bytes: what is gathered at most by default. Of one
+    /// that is lent only the header is read here.
     const AHEAD_BYTES: usize = if O::LENDS { 64 } else { GATHER_MAX_BYTES };
 
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
@@ -282,12 +277,7 @@ impl<O: Outlet> Transmit<O> {
             if self.meter.admitted(1) == 0 || !self.has_room(port) {
                 break;
             }
-            self.host.ring.prefetch_buffer(
-                AHEAD,
-                cx.memory,
-                &mut self.hint,
-                (Access::Read, Self::AHEAD_BYTES),
-            );
+            fetch_ahead(&self.host.ring, cx.memory, &mut self.hint, Self::AHEAD_BYTES);
             match self.chain(port, cx) {
                 Ok(true) => chains += 1,
                 Ok(false) => break,

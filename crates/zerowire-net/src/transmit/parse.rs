@@ -1,7 +1,19 @@
 //! A chain to send: its segments.
 
+use zerowire_vhost::memory::access::Access;
 use zerowire_vhost::memory::{GuestMemory, Segment};
 use zerowire_vhost::ring::{ChainCursor, RingError, RingRule, SplitRing};
+
+/// A chain is fetched into the cache this many chains before it is read. With 1, a frame takes 0.88
+/// of the CPU time that it takes without, with 2 to 4, 0.85 (`zerowire-bench net`, 1500 B, cold;
+/// AMD EPYC).
+pub(super) const AHEAD: u16 = 3;
+
+/// Fetches the first bytes of a chain that is read later into the cache.
+#[inline]
+pub(super) fn fetch_ahead(ring: &SplitRing, memory: &GuestMemory, hint: &mut usize, bytes: usize) {
+    ring.prefetch_buffer(AHEAD, memory, hint, Access::Read, bytes);
+}
 
 /// The segments of a chain, and its length.
 #[inline]

@@ -5,9 +5,8 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
 use zerowire_vhost::ring::inflight::testing::{AVAIL, DESC, Driver};
 
-use super::{
-    AHEAD, Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally,
-};
+use super::parse::AHEAD;
+use super::{Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
 use crate::FrameGuard;
 use crate::capture::FrameCapture;
 
@@ -158,7 +157,7 @@ fn chains_that_come_again_count_once() {
     }
 }
 
-/// Buffers are asked for some chains ahead. One that lies nowhere, or has no descriptor, breaks the
+/// Chains are fetched ahead. One that lies nowhere, or has no descriptor, breaks the
 /// ring at its turn, and costs none of the frames before it.
 #[test]
 fn what_is_broken_ahead_breaks_nothing_before_its_turn() {

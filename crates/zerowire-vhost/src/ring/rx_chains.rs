@@ -123,7 +123,7 @@ impl RxChains {
     /// as [`SplitRing::prefetch_buffer`].
     #[inline]
     pub fn prefetch_ahead(&mut self, ahead: u16, bytes: usize, ring: &SplitRing, memory: &GuestMemory) {
-        ring.prefetch_buffer(ahead, memory, &mut self.hint, (Access::Write, bytes));
+        ring.prefetch_buffer(ahead, memory, &mut self.hint, Access::Write, bytes);
     }
 
     #[inline]

@@ -329,7 +329,8 @@ impl SplitRing {
         ahead: u16,
         memory: &GuestMemory,
         hint: &mut usize,
-        (access, bytes): (Access, usize),
+        access: Access,
+        bytes: usize,
     ) {
         if self.seen_avail.wrapping_sub(self.next_avail) <= ahead {
             return;
