@@ -13,7 +13,7 @@ use crate::{GuestError, GuestMemory, QueueHandle, Transport};
 
 /// How long a device may take from a used index that it owes an interrupt for to that interrupt: a
 /// busy machine may not let it run for a while.
-const OWED_WITHIN: Duration = Duration::from_secs(40);
+const OWED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What all queues of a driver have. Owned by one thread at a time.
 pub struct DriverQueue {
@@ -79,7 +79,7 @@ impl DriverQueue {
     ///
     /// # Errors
     /// [`GuestError::DeviceBrokeRule`] when as many have been given back, and the device does not
-    /// say so within 40 s: other drivers would wait for ever. Also when the device reports an error
+    /// say so within 5 s: other drivers would wait for ever. Also when the device reports an error
     /// of the queue. [`GuestError::Io`].
     pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
         let start = Instant::now();

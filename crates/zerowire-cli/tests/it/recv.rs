@@ -4,10 +4,11 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::program_for_everybody;
 use crate::support::recv::{Recv, command, pattern};
+use zerowire_testkit::PATIENCE;
 
 /// Modes that run on every kernel with io_uring.
 const MODES: [&str; 3] = ["auto", "plain", "multishot"];
@@ -292,10 +293,17 @@ fn a_reader_of_the_output_that_goes_is_told_of() {
 #[test]
 fn silence_ends_it_after_the_timeout() {
     for connected in [false, true] {
-        let recv = Recv::start(&["--timeout", "0.3", "--json", "-"]);
-        // It may have ended before.
-        let _stream = connected.then(|| TcpStream::connect(("127.0.0.1", recv.port)));
-        let ended = recv.end();
+        let begin = Instant::now();
+        let (_stream, ended) = loop {
+            let recv = Recv::start(&["--timeout", "0.3", "--json", "-"]);
+            let stream = connected.then(|| TcpStream::connect(("127.0.0.1", recv.port)));
+            let ended = recv.end();
+            // It may have ended before this thread asked.
+            match stream.transpose() {
+                Ok(stream) => break (stream, ended),
+                Err(e) => assert!(begin.elapsed() < PATIENCE, "{e}"),
+            }
+        };
         let result = ended.json();
         assert_eq!(ended.status.code(), Some(1), "{result}");
         assert!(result["error"].as_str().unwrap().contains("nothing has come for 0.3 s"), "{result}");

@@ -189,8 +189,8 @@ fn a_rate_is_kept_over_a_while_and_a_duration_ends_it() {
         lab.veth();
         let s = sent(&capture(&frames(3), 0), &["-l", "0", "-p", "2000", "--duration", "1"]);
         let n = s["frames"].as_u64().expect("a number");
-        // Never more than are due; fewer only where the machine stood still.
-        assert!((1..=2000).contains(&n), "{s}");
+        // Never more than are due; far fewer only where the machine stood still.
+        assert!((200..=2000).contains(&n), "{s}");
         assert_eq!(s["ended"], "duration");
     });
 }

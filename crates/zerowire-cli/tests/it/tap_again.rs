@@ -112,7 +112,7 @@ fn a_tap_of_the_program_is_made_anew_when_a_front_end_connects() {
             assert_eq!(zerowire_sys::netdevice::mtu(socket, "zwback").ok(), Some(3000));
             assert!(!program.log().contains("its process ended"), "{}", program.log());
             program.stop();
-            wait_until("it goes with the program", || interface("zwback").is_none());
+            assert_eq!(interface("zwback"), None, "it goes with the program");
         });
     }
 }

@@ -11,6 +11,7 @@ use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{ChangeError, Fleet, MetadataSource, Server, ServerError, VmConfig};
 use zerowire_testkit::net::interface;
+use zerowire_testkit::own_process;
 use zerowire_vhost::serve::{Endpoint, StartError, VmState};
 
 /// A VM whose socket in `dir` and whose tap have its name.
@@ -46,14 +47,12 @@ fn names(server: &Server) -> Vec<(String, VmState)> {
     server.vms().into_iter().map(|vm| (vm.config.name, vm.state)).collect()
 }
 
-/// Waits until a tap is gone: a program that another test starts has a copy of its queues until it
-/// calls execve(2).
-fn is_gone(tap: &str) {
-    wait_until("the tap is gone", || interface(tap).is_none());
-}
+// Where a tap must be gone at once, the test has a process of its own: a program that another one
+// starts has a copy of its queues until it calls execve(2).
 
 #[test]
 fn a_vm_comes_and_goes_while_another_one_moves_frames() {
+    own_process!();
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let server = Server::empty();
@@ -70,8 +69,7 @@ fn a_vm_comes_and_goes_while_another_one_moves_frames() {
             assert_eq!(names(&server), both);
             server.remove("zwtwo").expect("removed");
             // All of it is gone when that returns.
-            assert!(!dir.path().join("zwtwo").exists());
-            is_gone("zwtwo");
+            assert!(interface("zwtwo").is_none() && !dir.path().join("zwtwo").exists());
             guest.send(&mut peer, 2 * round + 1);
         }
         assert_eq!(server.stats().vms.len(), 1);
@@ -135,6 +133,7 @@ fn a_process_has_at_most_256_vms() {
 
 #[test]
 fn a_drained_vm_keeps_its_front_end_and_takes_no_other() {
+    own_process!();
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let server =
@@ -149,8 +148,7 @@ fn a_drained_vm_keeps_its_front_end_and_takes_no_other() {
         assert!(server.add(vm(dir.path(), "zwdrain")).is_err(), "its name is taken until it is gone");
         drop((guest, peer));
         wait_until("it is gone with its front end", || names(&server).len() == 1);
-        assert!(!socket.exists());
-        is_gone("zwdrain");
+        assert!(interface("zwdrain").is_none() && !socket.exists());
         server.add(vm(dir.path(), "zwdrain")).expect("everything of it is free");
         // Without a front end it goes at once.
         server.drain("zwidle").expect("drained");
@@ -159,8 +157,7 @@ fn a_drained_vm_keeps_its_front_end_and_takes_no_other() {
         let _guest = Guest::start(&socket);
         server.drain("zwdrain").expect("drained");
         server.remove("zwdrain").expect("removed");
-        assert!(server.vms().is_empty());
-        is_gone("zwdrain");
+        assert!(server.vms().is_empty() && interface("zwdrain").is_none());
     });
 }
 
@@ -271,12 +268,12 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
 
 #[test]
 fn a_server_that_stops_takes_no_further_vm() {
+    own_process!();
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let server = Server::start(vec![vm(dir.path(), "zwstop")]).expect("a server");
         server.stop();
-        assert!(!dir.path().join("zwstop").exists());
-        is_gone("zwstop");
+        assert!(!dir.path().join("zwstop").exists() && interface("zwstop").is_none());
         assert!(server.add(vm(dir.path(), "zwlate")).is_err());
         assert!(!dir.path().join("zwlate").exists() && interface("zwlate").is_none());
     });

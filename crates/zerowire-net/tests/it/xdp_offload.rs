@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::support::frames::{GUEST_MAC, HOST_MAC, frame};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire::ledger::Totals;
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, OFFLOADS, VirtioNetHdr};
 use zerowire_net::offload::testing::{Example, naive};
@@ -78,6 +79,13 @@ fn expect_all(peer: &mut Peer, wanted: &[Vec<u8>], times: usize, what: &dyn std:
     assert_eq!(differs, None, "{what:?}: not the frames that were sent");
 }
 
+/// The totals, as soon as that many frames are counted: behind the system call that sends them.
+fn counted(backend: &Backend, frames: u64) -> Totals {
+    let totals = || backend.stats("a").transmit.totals;
+    wait_until("all are counted", || totals().frames >= frames);
+    totals()
+}
+
 /// The same with the defaults, and where the policy copies every frame.
 fn both_paths(test: impl Fn(&Backend, &mut Peer, bool) + Send + Clone + 'static) {
     for mode in [PathMode::Auto, PathMode::Copy] {
@@ -131,8 +139,8 @@ fn long_frames_of_every_kind_and_layout_become_segments() {
                 }
             }
         }
-        wait_until("each wire frame is counted", || backend.stats("a").transmit.totals.frames == frames);
-        let totals = backend.stats("a").transmit.totals;
+        let totals = counted(backend, frames);
+        assert_eq!(totals.frames, frames, "each wire frame is counted");
         let reasons: Vec<_> = totals.copied_bytes.keys().copied().collect();
         assert!(totals.bytes > payload + 54 * frames, "{totals:?}");
         if asked {
@@ -168,7 +176,7 @@ fn checksums_are_completed_in_frames_of_every_length() {
                 }
             }
         }
-        wait_until("all are counted", || backend.stats("a").transmit.totals.frames == frames);
+        assert_eq!(counted(backend, frames).frames, frames);
     });
 }
 
@@ -191,9 +199,7 @@ fn short_frames_that_are_looked_at_are_copied_as_a_whole() {
         for (_, frame) in &sent {
             assert_eq!(peer.expect().bytes.len(), frame.len());
         }
-        // They are counted behind the system call that sends them.
-        wait_until("all are counted", || backend.stats("a").transmit.totals.frames == sent.len() as u64);
-        let totals = backend.stats("a").transmit.totals;
+        let totals = counted(backend, sent.len() as u64);
         let reason = if asked { "asked" } else { "small" };
         let copied: Vec<_> = totals.copied_bytes.into_iter().collect();
         assert_eq!((totals.zero_copied_frames, copied), (0, vec![(reason, bytes)]));

@@ -101,7 +101,7 @@ fn resets_that_nobody_takes_hold_no_place_for_long() {
     }
     harness.rest();
     assert_eq!((harness.connections(0), harness.connections(1)), (0, 8), "resets wait for b");
-    for (seconds, left) in [(3, 8), (5, 0)] {
+    for (seconds, left) in [(7, 8), (1, 0)] {
         harness.pass(Duration::from_secs(seconds));
         harness.rest();
         assert_eq!(harness.connections(1), left);

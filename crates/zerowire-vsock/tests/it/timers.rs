@@ -73,9 +73,9 @@ fn the_end_between_guests_waits_30_s_for_the_other_one() {
     say(&mut a, &from_a, 4, Op::Shutdown, SHUT_BOTH);
     harness.rest();
     assert_eq!(told(&mut b), [(Op::Shutdown, SHUT_BOTH)]);
-    pass(&mut harness, 20);
+    pass(&mut harness, 29);
     assert_eq!((told(&mut a), told(&mut b)), (vec![], vec![]));
-    pass(&mut harness, 10);
+    pass(&mut harness, 1);
     assert_eq!((told(&mut a), told(&mut b)), (vec![(Op::Rst, 0)], vec![(Op::Rst, 0)]));
     assert_eq!((harness.connections(0), harness.connections(1)), (0, 0));
 }
@@ -288,14 +288,14 @@ fn a_full_backlog_is_tried_again() {
     // Another one that waits, for longer than it is patient.
     ask(&mut guest, 200, 1);
     harness.rest();
-    pass(&mut harness, 2);
+    pass(&mut harness, 5);
     assert_eq!((told(&mut guest), harness.connections(0)), (vec![], asked + 1));
     assert_eq!(harness.totals(0).connections_opened as usize, asked - 1);
     let _first = accept();
     pass(&mut harness, 1);
     let [(response, _)] = received(&mut guest)[..] else { panic!("one packet: an answer") };
     assert_eq!((response.op, response.src_cid), (Op::Response as u16, HOST_CID));
-    pass(&mut harness, 8);
+    pass(&mut harness, 5);
     let [(refusal, _)] = received(&mut guest)[..] else { panic!("one packet: the other one's answer") };
     assert_eq!(refusal.op, Op::Rst as u16);
     let mut ports = [response.dst_port, refusal.dst_port];

@@ -20,7 +20,8 @@ use zerowire_sys::uring::sqe::Entry;
 pub(crate) const ACCEPT: u64 = 1 << 63;
 /// A multishot accept is used while at least this many connections may still be added.
 const MANY_ROOM: usize = 1024;
-/// How long to wait after accepting failed for lack of descriptors or memory.
+/// How long to wait after accepting failed for lack of descriptors or memory. Tests look at what is
+/// so meanwhile, on machines that may be busy.
 const RETRY: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 100 });
 
 /// The request that the kernel has.
