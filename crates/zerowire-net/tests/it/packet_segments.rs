@@ -1,9 +1,9 @@
 //! Frames that are segmented for a guest which does not take them whole: what senders on the
 //! network can make of that.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{Backend, Peer, Vm, frames, in_netns, options, wait_until};
+use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::header::GSO_TCPV4;
 use zerowire_guest::net::{Layout, OFFLOADS};
@@ -35,8 +35,12 @@ fn segments_that_wait_for_buffers_are_bounded() {
                         now.dropped_total() - before.dropped_total()
                     };
                     wait_until("most are dropped", || lost() >= all - 2 * 4096);
-                    let mut came = 0u64;
-                    while let Some((header, segment)) = guest.recv(0, Duration::from_millis(200)) {
+                    let (begin, mut came) = (Instant::now(), 0u64);
+                    while came + lost() < all {
+                        let Some((header, segment)) = guest.recv(0, Duration::from_millis(200)) else {
+                            assert!(begin.elapsed() < PATIENCE, "{came} came, {} are lost", lost());
+                            continue;
+                        };
                         assert_eq!((header.gso_type, segment.len()), (0, 55));
                         let sequence = u32::from_be_bytes(segment[38..42].try_into().expect("four bytes"));
                         // One may have been given up for having waited long.

@@ -47,9 +47,6 @@ fn tags_of_vlans_pass_as_they_are() {
                 break;
             }
         }
-        for guest in [&mut a, &mut b] {
-            while guest.recv(0, Duration::from_millis(50)).is_some() {}
-        }
         let (vlan, service) = ([0x81, 0x00, 0x20, 0x05], [0x88, 0xa8, 0x00, 0x64]);
         let mut n = 0;
         for tags in [&[vlan][..], &[service, vlan]] {
@@ -58,7 +55,9 @@ fn tags_of_vlans_pass_as_they_are() {
                 let want = tagged(n, len, tags);
                 let pass = |from: &mut Guest, to: &mut Guest, way: &str| {
                     from.send_plain(std::slice::from_ref(&want));
-                    let got = to.recv(0, crate::support::PATIENCE);
+                    let mut came = std::iter::from_fn(|| to.recv(0, crate::support::PATIENCE));
+                    // Probes may come late.
+                    let got = came.find(|(_, frame)| *frame != probe);
                     let got =
                         got.unwrap_or_else(|| panic!("{way}: {len} bytes, {} tags: never comes", tags.len()));
                     assert!(
