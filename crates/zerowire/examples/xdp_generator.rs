@@ -44,7 +44,9 @@ struct Args {
 
 fn mac(text: &str) -> Result<[u8; 6], &'static str> {
     let bytes: Result<Vec<u8>, _> = text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
-    bytes.ok().and_then(|b| b.try_into().ok()).ok_or("give six bytes as in 52:54:00:12:34:56")
+    // from_str_radix takes a sign.
+    let bytes = bytes.ok().filter(|_| !text.contains('+'));
+    bytes.and_then(|b| b.try_into().ok()).ok_or("give six bytes as in 52:54:00:12:34:56")
 }
 
 fn main() -> ExitCode {

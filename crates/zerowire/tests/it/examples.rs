@@ -189,7 +189,9 @@ fn the_xdp_generator_sends_numbered_frames() {
         run("xdp_generator", &[HERE, "--queue", "4000"]).refused(&["no queue 4000"]);
         run("xdp_generator", &[HERE, "--len", "9000"]).refused(&["9000", "raise the MTU"]);
         run("xdp_generator", &[HERE, "--len", "20"]).refused(&["20", "60.."]);
-        run("xdp_generator", &[HERE, "--to", "02:zz"]).refused(&["02:zz", "six bytes"]);
+        for to in ["02:zz", "+2:0:0:0:0:1"] {
+            run("xdp_generator", &[HERE, "--to", to]).refused(&[to, "six bytes"]);
+        }
     });
 }
 
